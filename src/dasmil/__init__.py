@@ -1,0 +1,26 @@
+"""Deep multiple instance learning with distance-aware self-attention (DAS-MIL)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Public names and their homes; imported on first use, so that `import dasmil` and `dasmil --help` stay quick.
+_HOMES = {
+    "Bag": "dasmil.types",
+    "Output": "dasmil.types",
+}
+
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dasmil' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

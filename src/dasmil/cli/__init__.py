@@ -1,0 +1,42 @@
+"""The command line: one file per verb, imported only when the verb is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cyclopts import App, CycloptsError
+
+from dasmil import __version__
+from dasmil.errors import DasmilError
+
+app = App(
+    name="dasmil",
+    version=__version__,
+    help="Learn from bags of instances that have positions: tiles of a slide, cells of a tissue section.",
+)
+
+VERBS = {
+    "bench": "Measure speed and memory side by side, as ratios.",
+}
+for _verb, _help in VERBS.items():
+    app.command(f"dasmil.cli.{_verb}:app", name=_verb, help=_help)
+
+
+def main() -> None:
+    """Entry point: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    try:
+        result = app(exit_on_error=False)
+        code = result if isinstance(result, int) else 0
+    except CycloptsError:  # already shown, with the nearest command or option
+        code = 2
+    except DasmilError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

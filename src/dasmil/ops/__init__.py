@@ -1,0 +1,5 @@
+"""Operators: each is a folder with a plain reference beside its fast variants."""
+
+from dasmil.ops.das_attention import das_attention
+
+__all__ = ["das_attention"]

@@ -1,0 +1,15 @@
+"""The interpolation functions phi. Each is a function of x = (delta - theta) * beta, theta and beta learnable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+PHI: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,  # the paper's
+    "identity": lambda x: x,  # the paper's ablation, at theta = 0 and beta = 1
+    "exponential": lambda x: torch.exp(-x.abs()),  # decays away from distance theta; theta = 0: exp(-beta delta)
+    "gaussian": lambda x: torch.exp(-0.5 * x.square()),  # the same, with width 1 / beta
+}

@@ -1,0 +1,99 @@
+"""The types that rooms exchange: a bag goes in, an output and its explanation come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NewType, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dasmil.errors import DataError
+
+Unit = Literal["um", "px"]
+"""What a coordinate counts: micrometres, or pixels of the picture at full resolution (level 0)."""
+
+Micrometers = NewType("Micrometers", float)
+Level0Pixels = NewType("Level0Pixels", float)
+
+ArrayLike = Tensor | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """Instances with positions under one label, validated on construction.
+
+    features: [n, *f]; coords: [n, 2] or [n, 3], instance *centres*, kept as float32; unit: of the coordinates.
+    section: [n] integers; a pair of instances in different sections has no distance.
+    instance_labels: [n] integers (what each instance is); key_instances: [n] booleans (what made the bag positive).
+    NumPy arrays are accepted and kept as tensors.
+    """
+
+    features: Tensor
+    coords: Tensor
+    unit: Unit
+    bag_id: str
+    label: int | None = None
+    patient_id: str | None = None
+    instance_labels: Tensor | None = None
+    key_instances: Tensor | None = None
+    section: Tensor | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.bag_id:
+            raise DataError("a bag has an empty bag_id: give every bag a name, it is how predictions are matched")
+        if self.unit not in get_args(Unit):
+            raise self._error(f"unit is {self.unit!r}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
+        for name in ("features", "coords", "instance_labels", "key_instances", "section"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _as_tensor(value))
+        n = self.features.shape[0] if self.features.ndim else 0
+        if self.features.ndim < 2 or n == 0:
+            raise self._error(
+                f"features have shape {tuple(self.features.shape)}, expected [n, ...] with at least one instance"
+            )
+        if self.coords.ndim != 2 or self.coords.shape[1] not in (2, 3):
+            raise self._error(f"coords have shape {tuple(self.coords.shape)}, expected [{n}, 2] or [{n}, 3]")
+        for name in ("coords", "instance_labels", "key_instances", "section"):
+            value = getattr(self, name)
+            if value is not None and value.shape[0] != n:
+                raise self._error(f"{n} rows of features but {value.shape[0]} of {name}: they must match one to one")
+        coords = self.coords.to(torch.float32)
+        bad = int((~torch.isfinite(coords)).any(dim=1).sum())
+        if bad:
+            raise self._error(f"{bad} of {n} instances have NaN or infinite coordinates; remove or repair them")
+        object.__setattr__(self, "coords", coords)
+        if self.section is not None:
+            object.__setattr__(self, "section", self.section.to(torch.int64))
+        if self.key_instances is not None:
+            object.__setattr__(self, "key_instances", self.key_instances.to(torch.bool))
+        if self.label is not None:
+            if self.label != int(self.label) or self.label < 0:
+                raise self._error(f"label is {self.label!r}, expected a class number 0, 1, ... or None")
+            object.__setattr__(self, "label", int(self.label))
+
+    def _error(self, message: str) -> DataError:
+        return DataError(f"bag {self.bag_id!r}: {message}")
+
+    def __len__(self) -> int:
+        return self.features.shape[0]
+
+
+def _as_tensor(value: ArrayLike) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """What a model says about a bag, before any sigmoid or softmax.
+
+    logit: [*batch] for two classes, [*batch, classes] for more; aux_loss: [*batch], added to the bag loss;
+    instance_scores: [*batch, n], the model's own weight of each instance where it has one (for example attention).
+    """
+
+    logit: Tensor
+    aux_loss: Tensor | None = None
+    instance_scores: Tensor | None = None
