@@ -1,0 +1,48 @@
+"""The real entry point: quick help, exit codes, one-line errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dasmil.cli import VERBS
+
+
+def dasmil(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from dasmil.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_help_names_every_verb() -> None:
+    result = dasmil("--help")
+    assert result.returncode == 0
+    for verb in VERBS:
+        assert verb in result.stdout
+
+
+def test_help_imports_no_heavy_package() -> None:
+    script = (
+        "import sys; from dasmil.cli import app; app(['--help'], result_action='return_value', exit_on_error=False);"
+        "print('HEAVY', sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'numpy', 'matplotlib', 'h5py', 'scipy'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "HEAVY []" in result.stdout
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_help_of_every_verb_works_and_imports_no_torch(verb: str) -> None:
+    script = (
+        f"import sys; from dasmil.cli import app; app([{verb!r}, '--help'], result_action='return_value', exit_on_error=False);"
+        "print('TORCH', 'torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "TORCH False" in result.stdout
+    assert "Example" in result.stdout or verb == "bench", "every verb shows an example"
+
+
+def test_a_mistyped_verb_is_wrong_use_with_a_suggestion() -> None:
+    result = dasmil("benhc")
+    assert result.returncode == 2
+    assert "bench" in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
