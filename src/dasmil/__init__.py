@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bag": "dasmil.types",
     "Output": "dasmil.types",
+    "read_bag": "dasmil.data.store",
+    "write_bag": "dasmil.data.store",
 }
 
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

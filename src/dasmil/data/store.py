@@ -1,0 +1,325 @@
+"""Bag files: one HDF5 file per bag, the only reader and writer of the product's own layout (docs/bag-format.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from dasmil import __version__
+from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.types import Bag, Unit
+
+FORMAT = "dasmil-bag"
+FORMAT_VERSION = 1
+
+_OPTIONAL = ("section", "instance_labels", "key_instances")
+# Attributes with a field of their own in Bag; all other root attributes are Bag.metadata.
+_FIELDS = ("unit", "bag_id", "label", "patient_id")
+_BOOKKEEPING = ("format", "format_version", "json_attributes")
+_READ_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError)
+
+
+@dataclass(frozen=True)
+class BagInfo:
+    """What a bag file says about itself, read without its features."""
+
+    path: Path
+    bag_id: str
+    unit: Unit
+    n: int
+    feature_shape: tuple[int, ...]
+    feature_dtype: str
+    label: int | None
+    patient_id: str | None
+    has: tuple[str, ...]
+    metadata: dict[str, Any]
+    format_version: int
+
+
+def write_bag(path: str | Path, bag: Bag, *, dtype: Literal["float16", "float32"] | None = None) -> None:
+    """Write a bag to one file, which appears only when complete; dtype None keeps the features' own type."""
+    path = Path(path)
+    arrays = {"features": _feature_array(bag, dtype), "coords": bag.coords.detach().cpu().numpy()}
+    for name in _OPTIONAL:
+        value = getattr(bag, name)
+        if value is not None:
+            arrays[name] = _plain_array(bag, name, value)
+    if "key_instances" in arrays:
+        arrays["key_instances"] = arrays["key_instances"].astype(np.uint8)
+    attributes = _attributes(bag)
+    with replacing_h5(path) as file:
+        for name, array in arrays.items():
+            # Contiguous, uncompressed: features of a network hardly compress, and rows can be read lazily.
+            file.create_dataset(name, data=array)
+        for name, value in attributes.items():
+            file.attrs[name] = value
+
+
+def read_bag(
+    path: str | Path, *, label: int | None = None, patient_id: str | None = None, bag_id: str | None = None
+) -> Bag:
+    """Read a whole bag file; label, patient_id and bag_id, where given, stand in for those in the file."""
+    path = Path(path)
+    with _opened(path) as (file, info):
+        arrays = {name: _read(path, file, name) for name in ("features", "coords", *info.has)}
+    if "key_instances" in arrays and not np.isin(arrays["key_instances"], (0, 1)).all():
+        raise DataError(f"{path}: key_instances hold values other than 0 and 1")
+    try:
+        return Bag(
+            unit=info.unit,
+            bag_id=bag_id if bag_id is not None else info.bag_id,
+            label=label if label is not None else info.label,
+            patient_id=patient_id if patient_id is not None else info.patient_id,
+            metadata=info.metadata,
+            **{name: torch.from_numpy(array) for name, array in arrays.items()},
+        )
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def read_bag_info(path: str | Path) -> BagInfo:
+    """Read a bag file's attributes and shapes, checked as in read_bag, but no arrays."""
+    with _opened(Path(path)) as (_, info):
+        return info
+
+
+def read_coords(path: str | Path) -> np.ndarray:
+    """Read only the coordinates [n, 2 or 3] (float32, in the file's unit) of a bag file."""
+    path = Path(path)
+    with _opened(path) as (file, _):
+        coords = _read(path, file, "coords").astype(np.float32, copy=False)
+    if not np.isfinite(coords).all():
+        raise DataError(f"{path}: {_bad_rows(coords)} of {len(coords)} instances have NaN or infinite coordinates")
+    return coords
+
+
+@contextmanager
+def replacing_h5(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file under a temporary name in the same folder, renamed to path when the block ends well."""
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
+    # A hidden name with another ending, so that nobody who lists *.h5 sees half a file. Locks are not needed, because
+    # no other process knows the name, and they fail on some network file systems.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        with h5py.File(temporary, "w-", locking=False) as file:
+            yield file
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_h5(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file open for reading; a file that is missing, of another kind or damaged is one clear error."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file" if not path.exists() else f"{path}: is a folder, expected an HDF5 file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty; make it again")
+    try:
+        if not h5py.is_hdf5(path):
+            raise DataError(f"{path}: not an HDF5 file, expected a bag of features (.h5)")
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except DasmilError:
+        raise
+    except _READ_ERRORS as error:
+        reason = str(error).strip("'\"") or type(error).__name__
+        raise DataError(f"{path}: truncated or damaged HDF5 file ({reason}); make it again") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[h5py.File, BagInfo]]:
+    with open_h5(path) as file:
+        yield file, _info(path, file)
+
+
+def _info(path: Path, file: h5py.File) -> BagInfo:
+    attributes = {name: _plain(value) for name, value in file.attrs.items()}
+    if attributes.get("format") != FORMAT:
+        found = f"format {attributes['format']!r}" if "format" in attributes else "no attribute 'format'"
+        raise DataError(
+            f"{path}: not a dasmil bag: {found}, expected {FORMAT!r}; it holds {', '.join(sorted(file)) or 'nothing'}. "
+            "Features of other tools (CLAM, TRIDENT, STAMP) are read with `dasmil train --bags`, not with read_bag"
+        )
+    version = attributes.get("format_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise DataError(f"{path}: format_version is {version!r}, expected a number from 1 to {FORMAT_VERSION}")
+    if version > FORMAT_VERSION:
+        raise DataError(
+            f"{path}: written in format version {version}; this dasmil {__version__} reads up to {FORMAT_VERSION}. "
+            "Update dasmil"
+        )
+    for name in _json_names(path, attributes):
+        if isinstance(attributes.get(name), str):
+            try:
+                attributes[name] = json.loads(attributes[name])
+            except ValueError as error:
+                raise DataError(f"{path}: attribute {name!r} is not valid JSON ({error})") from None
+    unit = attributes.get("unit")
+    if unit not in ("um", "px"):
+        found = "has no attribute 'unit'" if unit is None else f"has unit {unit!r}"
+        raise DataError(f"{path}: {found}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
+    shapes = {name: _dataset(path, file, name).shape for name in ("features", "coords")}
+    shapes |= {name: _dataset(path, file, name).shape for name in _OPTIONAL if name in file}
+    n = shapes["features"][0] if shapes["features"] else 0
+    if len(shapes["features"]) < 2 or n == 0:
+        raise DataError(f"{path}: features have shape {shapes['features']}, expected [n, ...] with n >= 1")
+    for name, shape in shapes.items():
+        if not shape or shape[0] != n:
+            rows = shape[0] if shape else "no"
+            raise DataError(f"{path}: {n} rows of features but {rows} of {name}; they must match one to one")
+    if len(shapes["coords"]) != 2 or shapes["coords"][1] not in (2, 3):
+        raise DataError(f"{path}: coords have shape {shapes['coords']}, expected [{n}, 2] or [{n}, 3]")
+    label, patient = attributes.get("label"), attributes.get("patient_id")
+    if label is not None and (not isinstance(label, int) or isinstance(label, bool)):
+        raise DataError(f"{path}: label is {label!r}, expected a class number 0, 1, ...")
+    return BagInfo(
+        path=path,
+        bag_id=str(attributes.get("bag_id") or path.stem),
+        unit=cast(Unit, unit),
+        n=n,
+        feature_shape=tuple(int(size) for size in shapes["features"][1:]),
+        feature_dtype=str(_dataset(path, file, "features").dtype),
+        label=label,
+        patient_id=None if patient is None else str(patient),
+        has=tuple(name for name in _OPTIONAL if name in shapes),
+        metadata={k: v for k, v in attributes.items() if k not in (*_FIELDS, *_BOOKKEEPING)},
+        format_version=version,
+    )
+
+
+def _json_names(path: Path, attributes: dict[str, Any]) -> list[str]:
+    text = attributes.get("json_attributes", "[]")
+    try:
+        names = json.loads(text)
+        if isinstance(names, list):
+            return [str(name) for name in names]
+    except (TypeError, ValueError):
+        pass
+    raise DataError(f"{path}: attribute 'json_attributes' is {text!r}, expected a JSON list of attribute names")
+
+
+def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    item = file.get(name)
+    if item is None:
+        raise DataError(f"{path}: has no dataset {name!r}; it holds {', '.join(sorted(file)) or 'nothing'}")
+    if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub":
+        kind = f"a dataset of {item.dtype}" if isinstance(item, h5py.Dataset) else "a group"
+        raise DataError(f"{path}: {name} is {kind}, expected a dataset of numbers")
+    if name in ("section", "instance_labels") and item.dtype.kind not in "iu":
+        raise DataError(f"{path}: {name} is a dataset of {item.dtype}, expected integers")
+    return item
+
+
+def _read(path: Path, file: h5py.File, name: str) -> np.ndarray:
+    array = _dataset(path, file, name)[...]
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _bad_rows(coords: np.ndarray) -> int:
+    return int((~np.isfinite(coords)).any(axis=1).sum())
+
+
+def _feature_array(bag: Bag, dtype: str | None) -> np.ndarray:
+    if dtype not in (None, "float16", "float32"):
+        raise InputError(f"dtype is {dtype!r}, expected 'float16', 'float32' or None (keep the features' own type)")
+    features = bag.features
+    if features.dtype == torch.bfloat16:  # HDF5 has no such type; float32 holds every value of it exactly
+        features = features.float()
+    array = _plain_array(bag, "features", features)
+    if dtype is None or array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    lost = int((~np.isfinite(converted) & np.isfinite(array)).sum())
+    if lost:
+        raise DataError(
+            f"bag {bag.bag_id!r}: {lost} feature values are too large for {dtype} "
+            f"(largest {np.abs(array[np.isfinite(array)]).max():g}); write with dtype='float32' or None"
+        )
+    return converted
+
+
+def _plain_array(bag: Bag, name: str, tensor: Tensor) -> np.ndarray:
+    try:
+        array = tensor.detach().cpu().numpy()
+    except TypeError:  # quantised and eight-bit float types
+        array = None
+    if array is None or array.dtype.kind not in "fiub":
+        raise DataError(f"bag {bag.bag_id!r}: {name} are {tensor.dtype}, which bag files do not hold; use float32")
+    return array
+
+
+def _attributes(bag: Bag) -> dict[str, Any]:
+    """The root attributes of a bag: plain values as themselves, all else as JSON text named in json_attributes."""
+    values: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    fields = {name: getattr(bag, name) for name in _FIELDS}
+    values |= {name: value for name, value in fields.items() if value is not None}
+    metadata = {"dasmil_version": __version__, **bag.metadata}
+    for name, value in metadata.items():
+        where = f"bag {bag.bag_id!r}: metadata"
+        if not isinstance(name, str) or not name or "\0" in name or not _encodable(name):
+            raise DataError(f"{where} has the name {name!r}, expected non-empty text")
+        if name in _BOOKKEEPING[1:] or (name in (*_FIELDS, "format") and value != (fields | {"format": FORMAT})[name]):
+            raise DataError(f"{where} {name!r} is {value!r}: that name is kept for the bag itself; use another")
+        values[name] = _to_json(value, f"{where} {name!r}")
+    as_json = [name for name, value in values.items() if not _storable(value)]
+    values |= {name: json.dumps(values[name]) for name in as_json}
+    return values | {"json_attributes": json.dumps(sorted(as_json))}
+
+
+def _storable(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" not in value and _encodable(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, bool | float)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # file names that are not UTF-8 reach Python as lone surrogates
+        return False
+    return True
+
+
+def _to_json(value: Any, where: str) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _to_json(item, where) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(item, where) for item in value]
+    raise DataError(
+        f"{where} holds {type(value).__name__}, expected text, numbers, booleans, None, or lists and "
+        "dictionaries (with text keys) of these"
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, h5py.Empty):
+        return None
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return value
