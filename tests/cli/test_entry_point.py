@@ -23,7 +23,8 @@ def test_help_names_every_verb() -> None:
 def test_help_imports_no_heavy_package() -> None:
     script = (
         "import sys; from dasmil.cli import app; app(['--help'], result_action='return_value', exit_on_error=False);"
-        "print('HEAVY', sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'numpy', 'matplotlib', 'h5py', 'scipy'}))"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'h5py', 'scipy'};"
+        "print('HEAVY', sorted({m.split('.')[0] for m in sys.modules} & heavy))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert "HEAVY []" in result.stdout
@@ -32,7 +33,8 @@ def test_help_imports_no_heavy_package() -> None:
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_help_of_every_verb_works_and_imports_no_torch(verb: str) -> None:
     script = (
-        f"import sys; from dasmil.cli import app; app([{verb!r}, '--help'], result_action='return_value', exit_on_error=False);"
+        "import sys; from dasmil.cli import app;"
+        f"app([{verb!r}, '--help'], result_action='return_value', exit_on_error=False);"
         "print('TORCH', 'torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
