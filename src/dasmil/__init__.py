@@ -9,8 +9,12 @@ __version__ = "0.1.0"
 
 # Public names and their homes; imported on first use, so that `import dasmil` and `dasmil --help` stay quick.
 _HOMES = {
+    "load_dataset": "dasmil.data",
     "Bag": "dasmil.types",
     "Output": "dasmil.types",
+    "create_model": "dasmil.models",
+    "list_models": "dasmil.models",
+    "load_model": "dasmil.models",
     "read_bag": "dasmil.data.store",
     "write_bag": "dasmil.data.store",
 }

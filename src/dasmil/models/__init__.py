@@ -1,0 +1,57 @@
+"""The registry: name -> class, one file per paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dasmil.errors import InputError, unknown_name
+from dasmil.models.ab_mil import ABMIL, GatedABMIL
+from dasmil.models.base import MILModel
+from dasmil.models.das_mil import DASMIL
+from dasmil.models.pooling import MaxPool, MeanPool
+from dasmil.models.presets import PRESETS
+from dasmil.models.sa import SA
+from dasmil.models.storage import load_model
+
+_CLASSES: tuple[type[MILModel], ...] = (MaxPool, MeanPool, ABMIL, GatedABMIL, SA, DASMIL)
+MODELS: dict[str, type[MILModel]] = {cls.name: cls for cls in _CLASSES}
+
+__all__ = ["MODELS", "PRESETS", "MILModel", "create_model", "list_models", "load_model", "resolve_options"]
+
+
+def list_models() -> list[str]:
+    """The names that create_model takes."""
+    return list(MODELS)
+
+
+def resolve_options(name: str, preset: str | None = None, **options: Any) -> dict[str, Any]:
+    """The options of a model: those of the preset, overruled by those given; checked names, without defaults."""
+    if name not in MODELS:
+        raise unknown_name("model", name, MODELS)
+    cls = MODELS[name]
+    resolved: dict[str, Any] = {}
+    if preset is not None:
+        if preset not in PRESETS:
+            raise unknown_name("preset", preset, PRESETS)
+        if preset not in cls.presets:
+            raise InputError(
+                f"the paper has no {preset} setting of {name}: leave the preset out and give in_features "
+                "and the other options"
+            )
+        resolved |= PRESETS[preset] | cls.presets[preset]
+    known = cls.options()
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of {name}", option, known)
+    return resolved | options
+
+
+def create_model(name: str, in_features: int | None = None, preset: str | None = None, **options: Any) -> MILModel:
+    """A new model by name, for example ``create_model("das-mil", in_features=768, distance_scale=500.0)``.
+
+    preset: "mnist-collage" or "camelyon16" start from the paper's settings; further options overrule them.
+    """
+    if in_features is not None:
+        options["in_features"] = in_features
+    resolved = resolve_options(name, preset, **options)
+    return MODELS[name](**resolved)

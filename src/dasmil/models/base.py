@@ -1,0 +1,213 @@
+"""What every model is: instance encoder h, aggregator g, classifier f, and a configuration that rebuilds it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
+
+import torch
+from torch import Tensor, nn
+
+from dasmil.errors import InputError
+from dasmil.nn import DistanceAwareAttention, Linear, make_encoder
+from dasmil.types import Output, Unit
+
+Position = Literal["none", "absolute", "relative"]
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options that every model takes; their defaults are those of MILModel."""
+
+    in_features: int | None
+    encoder: str
+    encoder_features: int | None
+    encoder_dropout: float | None
+    n_classes: int
+    distance_scale: float
+    unit: Unit
+
+
+class Aggregated(NamedTuple):
+    """What an aggregator returns: one vector a bag [*batch, f], and what travels on to Output."""
+
+    embedding: Tensor
+    aux_loss: Tensor | None = None
+    instance_scores: Tensor | None = None
+
+
+class MILModel(nn.Module):
+    """S(X) = f(g(h(x_1), ..., h(x_n))), before the sigmoid.
+
+    Implements eqs. (mil_score_embedded:embedding), (..:aggregation), (..:score) as the submodules ``encoder``,
+    ``aggregator`` and ``classifier``. The keyword-only constructor arguments are the whole configuration; ``config``
+    keeps them.
+
+    in_features: numbers per instance (not needed by the encoder "mnist-cnn"); encoder: "identity", "linear-relu" or
+    "mnist-cnn"; encoder_features: output size of "linear-relu" (512); encoder_dropout: 0.5 before the last layer of
+    "mnist-cnn", 0 after "linear-relu"; n_classes: 2 gives one logit, k > 2 gives k logits; distance_scale: the length,
+    in the unit of the coordinates, that means 1; unit: of the coordinates, "um" or "px".
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    position: ClassVar[Position] = "none"
+    permutation_invariant: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
+    idle_parameters: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of parameters that the published count includes although no loss reaches them."""
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    config: dict[str, Any]
+    aggregator: nn.Module
+    classifier: nn.Module
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _recording(cls.__init__)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __init__(
+        self,
+        *,
+        in_features: int | None = None,
+        encoder: str = "identity",
+        encoder_features: int | None = None,
+        encoder_dropout: float | None = None,
+        n_classes: int = 2,
+        distance_scale: float = 1.0,
+        unit: Unit = "um",
+    ) -> None:
+        super().__init__()
+        if n_classes < 2:
+            raise InputError(f"n_classes is {n_classes}, expected 2 or more")
+        if not (distance_scale > 0 and math.isfinite(distance_scale)):
+            raise InputError(f"distance_scale is {distance_scale}, expected a positive length in {unit}")
+        if unit not in get_args(Unit):
+            raise InputError(f"unit is {unit!r}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
+        if encoder_dropout is not None and not 0 <= encoder_dropout < 1:
+            raise InputError(f"encoder_dropout is {encoder_dropout}, expected a probability in [0, 1)")
+        self.n_classes, self.distance_scale, self.unit = n_classes, float(distance_scale), unit
+        self.encoder = make_encoder(encoder, in_features, encoder_features, encoder_dropout)
+
+    @property
+    def encoded(self) -> int:
+        """d_z: the number of features that the encoder gives to the aggregator."""
+        return self.encoder.out_features
+
+    def make_classifier(self, in_features: int) -> Linear:
+        """f: eq. (method:score) without the sigmoid; one logit for two classes."""
+        return Linear(in_features, 1 if self.n_classes == 2 else self.n_classes)
+
+    def forward(
+        self, features: Tensor, coords: Tensor, mask: Tensor | None = None, section: Tensor | None = None
+    ) -> Output:
+        """features [*batch, n, *f], coords [*batch, n, 2], mask [*batch, n] (False = padding), section [*batch, n]."""
+        self._check(features, coords, mask, section)
+        z = self.encoder(features)
+        coords = coords.to(torch.promote_types(coords.dtype, z.dtype))
+        aggregated: Aggregated = self.aggregator(z, coords, mask, section)
+        return Output(
+            self._logit(self.classifier(aggregated.embedding)), aggregated.aux_loss, aggregated.instance_scores
+        )
+
+    def _logit(self, scores: Tensor) -> Tensor:
+        return scores.squeeze(-1) if self.n_classes == 2 else scores
+
+    def _check(self, features: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> None:
+        own = self.encoder.in_shape
+        if features.ndim <= len(own) or tuple(features.shape[-len(own) :]) != own:
+            raise InputError(
+                f"features have shape {tuple(features.shape)}, but this {self.name} was made for instances of shape "
+                f"{own}: expected [*batch, n, {', '.join(map(str, own))}]"
+            )
+        lead = features.shape[: -len(own)]
+        if lead[-1] == 0:
+            raise InputError("the bag is empty: features have no instances")
+        if coords.shape[:-1] != lead or coords.shape[-1] not in (2, 3):
+            raise InputError(f"coords have shape {tuple(coords.shape)}, expected {(*lead, 2)} to match the features")
+        for name, value in (("mask", mask), ("section", section)):
+            if value is not None and value.shape != lead:
+                raise InputError(f"{name} has shape {tuple(value.shape)}, expected {tuple(lead)} to match the features")
+
+    def distance_parameters(self) -> list[str]:
+        """Names of the trainable theta and beta, as in named_parameters; empty for models without."""
+        return [name for name, _ in self.named_parameters() if name.rpartition(".")[2] in ("theta", "beta")]
+
+    def learned_distances(self) -> list[dict[str, Any]]:
+        """Rows {layer, head, theta, beta, midpoint, width, unit}; the last three as a length; empty for models without.
+
+        theta and beta are in units of distance_scale. width: from 10 % to 90 % of phi (sigmoid, identity) or the full
+        width at half maximum (exponential, gaussian).
+        """
+        layers = [module for module in self.modules() if isinstance(module, DistanceAwareAttention)]
+        return [
+            {"layer": number, **row, "unit": self.unit}
+            for number, layer in enumerate(layers)
+            for row in layer.learned_distances()
+        ]
+
+    def save(self, path: str | Path) -> None:
+        """Write parameters, buffers and configuration to one safetensors file."""
+        from dasmil.models.storage import save
+
+        save(self, Path(path))
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write ``model.safetensors`` and, for readers and model hubs, ``config.json`` to a folder."""
+        from dasmil.models.storage import save_pretrained
+
+        save_pretrained(self, Path(directory))
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path) -> MILModel:
+        """The model that save_pretrained wrote to a local folder."""
+        from dasmil.models.storage import load_model
+
+        model = load_model(Path(directory))
+        if not isinstance(model, cls):
+            raise InputError(f"{directory} holds a {model.name} model, expected {cls.name}: use dasmil.load_model")
+        return model
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Every option of the constructor, with its default."""
+        found: dict[str, Any] = {}
+        for base in cls.__mro__:
+            if issubclass(base, MILModel) and "__init__" in base.__dict__:
+                for p in inspect.signature(base.__init__).parameters.values():
+                    if p.kind is inspect.Parameter.KEYWORD_ONLY:
+                        found.setdefault(p.name, p.default)
+        return found
+
+
+def _recording(init: Callable[..., None]) -> Callable[..., None]:
+    """The same constructor, which first notes its arguments and defaults in ``self.config``."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def recorded(self: MILModel, **kwargs: Any) -> None:
+        bound = signature.bind(self, **kwargs)
+        bound.apply_defaults()
+        config = self.__dict__.setdefault("config", {})
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in config:
+                config[name] = _plain(name, bound.arguments[name])
+        init(self, **kwargs)
+
+    return recorded
+
+
+def _plain(name: str, value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value))
+    except TypeError as error:
+        raise InputError(f"{name} is {value!r}, expected a number, text, or list of these") from error
+
+
+# Subclasses are wrapped when they are made; the common arguments of this class are recorded in the same way.
+MILModel.__init__ = _recording(MILModel.__init__)  # pyright: ignore[reportAttributeAccessIssue]

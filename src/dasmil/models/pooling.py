@@ -1,0 +1,45 @@
+"""Max pooling and mean pooling: the simplest aggregators."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor, nn
+
+from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.nn import pool
+
+
+class PoolAggregator(nn.Module):
+    """g(z_1 .. z_n) [..., n, f] -> [..., f]."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
+        return Aggregated(pool(z, mask, self.kind))
+
+
+class MaxPool(MILModel):
+    """MIL with max pool: z'_j = max_i z_ij for each feature j, then the linear classifier.
+
+    Implements eq. (method:z_prime) directly on the encoded instances.
+    """
+
+    name = "max-pool"
+    paper = "Wang et al. 2018, Revisiting multiple instance neural networks"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {}, "camelyon16": {}}
+    pooling: ClassVar[str] = "max"
+
+    def __init__(self, **common: Unpack[CommonOptions]) -> None:
+        super().__init__(**common)
+        self.aggregator = PoolAggregator(self.pooling)
+        self.classifier = self.make_classifier(self.encoded)
+
+
+class MeanPool(MaxPool):
+    """MIL with mean pool: z' = (1/n) sum_i z_i, then the linear classifier. Not in the paper's tables."""
+
+    name = "mean-pool"
+    pooling: ClassVar[str] = "mean"

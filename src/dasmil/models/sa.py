@@ -1,0 +1,55 @@
+"""Plain self-attention as the aggregator."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor, nn
+
+from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.nn import DistanceAwareAttention, pool
+
+
+class SAAggregator(nn.Module):
+    """Attention layers, one after the other, then pooling: z [..., n, f] -> [..., o]."""
+
+    def __init__(self, layers: list[nn.Module], pooling: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.pooling = pooling
+
+    def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
+        for layer in self.layers:
+            z = layer(z, coords, mask, section)
+        return Aggregated(pool(z, mask, self.pooling))
+
+
+class SA(MILModel):
+    """MIL with SA: z_i = sum_j a_ij x_j W^V, a_ij = softmax_j((x_i W^Q)(x_j W^K)^T / sqrt(d)), then pooling.
+
+    Implements eqs. (self_att), (self_att_compatibility) and (method:z_prime). hidden: size of queries and keys;
+    out_features: size of the output (None: that of the input). Memory grows with n, not n^2.
+    """
+
+    name = "sa"
+    paper = "Vaswani et al. 2017, Attention is all you need"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "mnist-collage": {"hidden": 10},
+        "camelyon16": {"hidden": 10, "out_features": 16},
+    }
+
+    def __init__(
+        self,
+        *,
+        hidden: int = 10,
+        out_features: int | None = None,
+        heads: int = 1,
+        pooling: str = "max",
+        dropout: float = 0.1,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        super().__init__(**common)
+        out = self.encoded if out_features is None else out_features
+        layer = DistanceAwareAttention(self.encoded, out, hidden=hidden, heads=heads, embeddings="", dropout=dropout)
+        self.aggregator = SAAggregator([layer], pooling)
+        self.classifier = self.make_classifier(out)

@@ -1,0 +1,142 @@
+"""Models on disk: one safetensors file with the configuration as JSON in its header; nothing in it is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dasmil import __version__
+from dasmil.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from dasmil.models.base import MILModel
+
+FORMAT = "dasmil-model"
+FORMAT_VERSION = 1
+
+
+def save(model: MILModel, path: Path) -> None:
+    """Write the model to a temporary name in the same folder, then rename."""
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
+    header = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "model": json.dumps({"name": model.name, "options": model.config}, sort_keys=True),
+        "dasmil_version": __version__,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _temporary(path) as temporary:
+        save_file(tensors, temporary, metadata=header)
+
+
+def save_pretrained(model: MILModel, directory: Path) -> None:
+    save(model, directory / "model.safetensors")
+    config = {"model": model.name, "options": model.config, "library_name": "dasmil", "format_version": FORMAT_VERSION}
+    with _temporary(directory / "config.json") as temporary:
+        temporary.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load_model(path: str | Path) -> MILModel:
+    """The model of a file, or of the first seed (and fold) of a run directory, on the CPU and in evaluation mode."""
+    from dasmil.models import MODELS
+
+    file = _find(Path(path))
+    header, tensors = _read(file)
+    name, options = _description(file, header)
+    if name not in MODELS:
+        raise DataError(f"{file} holds a model named {name!r}, which this dasmil ({__version__}) does not know")
+    try:
+        with torch.device("meta"):  # sizes only: nothing is allocated before they are known to match
+            model = MODELS[name](**options)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{file}: its configuration does not make a {name} model: {error}") from error
+    _check_tensors(file, {key: value.shape for key, value in model.state_dict().items()}, tensors)
+    model.load_state_dict(tensors, assign=True)
+    return model.eval()
+
+
+def _find(path: Path) -> Path:
+    if path.is_file():
+        return path
+    if not path.exists():
+        raise InputError(f"{path} does not exist: expected a .safetensors file or a run directory")
+    if (path / "model.safetensors").is_file():
+        return path / "model.safetensors"
+    found = [*path.glob("seed-*/model.safetensors"), *path.glob("fold-*/seed-*/model.safetensors")]
+    if not found:
+        raise InputError(
+            f"{path} holds no model: expected model.safetensors, seed-0/model.safetensors or fold-0/seed-0/..."
+        )
+    return min(found, key=lambda file: [int(number) for number in re.findall(r"-(\d+)", str(file.relative_to(path)))])
+
+
+def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as reader:
+            header = reader.metadata() or {}
+            return header, {key: reader.get_tensor(key) for key in reader.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise DataError(
+            f"{file} is not a readable safetensors file ({error}): expected a file written by model.save"
+        ) from error
+
+
+def _description(file: Path, header: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    if header.get("format") != FORMAT:
+        raise DataError(
+            f"{file} was not written by dasmil (its header says {header.get('format')!r}, expected {FORMAT!r})"
+        )
+    if header.get("format_version") != str(FORMAT_VERSION):
+        raise DataError(
+            f"{file} has format version {header.get('format_version')!r}, this dasmil ({__version__}) reads "
+            f"{FORMAT_VERSION}: use the dasmil that wrote it ({header.get('dasmil_version')})"
+        )
+    try:
+        description = json.loads(header["model"])
+        return str(description["name"]), dict(description["options"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{file}: the configuration in its header is broken ({error!r})") from error
+
+
+def _check_tensors(file: Path, expected: dict[str, torch.Size], found: dict[str, Tensor]) -> None:
+    complaints = []
+    if missing := sorted(expected.keys() - found.keys()):
+        complaints.append(f"missing tensors: {', '.join(missing)}")
+    if extra := sorted(found.keys() - expected.keys()):
+        complaints.append(f"unexpected tensors: {', '.join(extra)}")
+    for key in sorted(expected.keys() & found.keys()):
+        if found[key].shape != expected[key]:
+            complaints.append(f"{key} has shape {tuple(found[key].shape)}, expected {tuple(expected[key])}")
+    if complaints:
+        raise DataError(f"{file} does not match its configuration; {'; '.join(complaints)}")
+
+
+class _temporary:
+    """A temporary name beside ``path`` that becomes ``path`` when all went well, and disappears otherwise."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Path:
+        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".tmp", dir=self.path.parent)
+        os.close(handle)
+        self.temporary = Path(name)
+        return self.temporary
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            umask = os.umask(0)
+            os.umask(umask)
+            self.temporary.chmod(0o666 & ~umask)  # mkstemp gives the file to its owner alone
+            os.replace(self.temporary, self.path)
+        else:
+            self.temporary.unlink(missing_ok=True)
