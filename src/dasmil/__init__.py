@@ -12,6 +12,8 @@ _HOMES = {
     "load_dataset": "dasmil.data",
     "Bag": "dasmil.types",
     "Output": "dasmil.types",
+    "Explanation": "dasmil.types",
+    "explain": "dasmil.explain",
     "create_model": "dasmil.models",
     "list_models": "dasmil.models",
     "load_model": "dasmil.models",

@@ -97,3 +97,51 @@ class Output:
     logit: Tensor
     aux_loss: Tensor | None = None
     instance_scores: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One instance looking at another: what row i of the attention took from instance j, as a part of the logit.
+
+    distance_part: how much of the contribution came from the distance embedding of the values (b^V);
+    weight: the attention that i gives to j; distance: in the bag's unit, None across sections; phi: None where the
+    layer has none.
+    """
+
+    i: int
+    j: int
+    head: int
+    contribution: float
+    distance_part: float
+    weight: float
+    distance: float | None
+    phi: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Which instances and pairs, at which distances, made a logit: contributions.sum() + bias + residual == logit.
+
+    target: the class whose logit is explained (1 where the model has a single logit);
+    contributions: [n]; distance_part: [n], the part of them that came from the distance embeddings of the values;
+    distance_share: sum of the absolute distance parts over the sum of all absolute parts, pair by pair, 0 to 1;
+    pairs: strongest first, of the last attention layer; scores: named instance scores [n]; method: how it was computed.
+    bias: what the classifier (or, for integrated gradients, the baseline) says without any instance;
+    residual: rounding for an exact split, the error of the integration for integrated gradients.
+    """
+
+    bag_id: str
+    unit: Unit
+    method: str
+    target: int
+    logit: float
+    bias: float
+    residual: float
+    contributions: Tensor
+    distance_part: Tensor | None = None
+    distance_share: float | None = None
+    pairs: tuple[Pair, ...] = ()
+    scores: dict[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.contributions.shape[0]

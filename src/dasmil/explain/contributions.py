@@ -1,0 +1,119 @@
+"""Exact split of a logit into what each instance and each pair of instances gave, with the attention weights held.
+
+After the softmax everything up to the logit is a maximum (or mean, or sum) and linear maps, so
+
+    logit = bias + sum_f w_f z_{i*(f), f} = bias + sum_f w_f sum_j alpha_{i*(f) j} (v_j + bV_{i*(f) j})_f
+
+where i*(f) is the row that won the maximum of feature f. The pair (i*, j) has the contribution under the sum, and an
+instance j the sum over the rows. Only rows that won are computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dasmil.explain.rows import PairAttention, Rows
+from dasmil.types import Pair
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSplit:
+    """sum_{h,i,f} weight_hif z_hif of one attention layer, split over the instances j that the rows look at.
+
+    features, distance: [n], what came from v_j and from bV_ij; pair_score: [n], half of each absolute pair contribution
+    to each of its ends; given: [n], the attention that the rows gave, mean over the rows; absolute_*: sums over pairs;
+    below: [h, n, o], the weights of the values v_j (for the layer below), if asked for.
+    """
+
+    features: Tensor
+    distance: Tensor
+    pair_score: Tensor
+    given: Tensor
+    absolute_features: float
+    absolute_distance: float
+    pairs: tuple[Pair, ...]
+    below: Tensor | None
+
+
+def pooling_weights(z: Tensor, weight: Tensor, pooling: str) -> Tensor:
+    """The weight [n, f] of every entry of z [n, f] in weight . pool(z): for a maximum, only the winners have one."""
+    n, f = z.shape
+    if pooling == "sum":
+        return weight.expand(n, f)
+    if pooling == "mean":
+        return (weight / n).expand(n, f)
+    out = torch.zeros_like(z)
+    out[z.argmax(0), torch.arange(f, device=z.device)] = weight
+    return out
+
+
+def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, below: bool = False) -> LayerSplit:
+    """Split the weighted sum of a layer's outputs, weights [h, n, o]; rows without weight are never computed."""
+    like = attention.value
+    features, distance, pair_score, given = (like.new_zeros(attention.n) for _ in range(4))
+    down = torch.zeros_like(like) if below else None
+    absolute_features = absolute_distance = 0.0
+    pairs: list[Pair] = []
+    n_rows = 0
+    for head in range(attention.heads):
+        index = weights[head].ne(0).any(-1).nonzero()[:, 0]
+        n_rows += len(index)
+        for rows in attention.blocks(head, index):
+            g = weights[head, rows.index]
+            by_features = rows.weights * (g @ attention.value[head].T)
+            by_distance = torch.zeros_like(by_features)
+            if rows.mix is not None and attention.value_embed is not None:
+                by_distance = rows.weights * rows.mix.rows(g @ attention.value_embed[head].T)
+            pair = by_features + by_distance
+            features += by_features.sum(0)
+            distance += by_distance.sum(0)
+            given += rows.weights.sum(0)
+            absolute_features += float(by_features.abs().sum())
+            absolute_distance += float(by_distance.abs().sum())
+            half = pair.abs() / 2
+            pair_score += half.sum(0)
+            pair_score.index_add_(0, rows.index, half.sum(1))
+            if down is not None:
+                down[head] += rows.weights.T @ g
+            if top:
+                pairs = _strongest(pairs + _pairs(attention, rows, pair, by_distance, top), top)
+    return LayerSplit(
+        features, distance, pair_score, given / max(n_rows, 1), absolute_features, absolute_distance, tuple(pairs), down
+    )
+
+
+def _pairs(attention: PairAttention, rows: Rows, pair: Tensor, by_distance: Tensor, top: int) -> list[Pair]:
+    flat = pair.abs().flatten().topk(min(top, pair.numel())).indices
+    found = []
+    for r, j in zip((flat // attention.n).tolist(), (flat % attention.n).tolist(), strict=True):
+        i = int(rows.index[r])
+        found.append(
+            Pair(
+                i=i,
+                j=j,
+                head=rows.head,
+                contribution=float(pair[r, j]),
+                distance_part=float(by_distance[r, j]),
+                weight=float(rows.weights[r, j]),
+                **place(attention, rows, r, j),
+            )
+        )
+    return found
+
+
+def place(attention: PairAttention, rows: Rows, r: int, j: int) -> dict[str, float | None]:
+    """Distance of a pair and phi at that distance; pairs across sections have neither."""
+    i = int(rows.index[r])
+    if attention.section is not None and attention.section[i] != attention.section[j]:
+        return {"distance": None, "phi": None}
+    phi = rows.mix.phi if rows.mix is not None else None
+    if phi is None or (i == j and not attention.self_pair):
+        return {"distance": float(rows.distance[r, j]), "phi": None}
+    return {"distance": float(rows.distance[r, j]), "phi": float(phi[r, j])}
+
+
+def _strongest(pairs: list[Pair], top: int) -> list[Pair]:
+    return sorted(pairs, key=lambda p: -abs(p.contribution))[:top]

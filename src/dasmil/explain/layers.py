@@ -1,0 +1,99 @@
+"""Reads a model's aggregator: which parts of it are linear once the attention weights are held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from dasmil.explain.rows import PairAttention
+from dasmil.models.ab_mil import AttentionPooling
+from dasmil.models.base import MILModel
+from dasmil.models.pooling import PoolAggregator
+from dasmil.models.sa import SAAggregator
+from dasmil.nn import DistanceAwareAttention, pool
+
+
+@dataclass(eq=False)
+class Stack:
+    """Self-attention layers, one on the other, then a pooling; value_weights[l]: W^V of layer l [out, in]."""
+
+    layers: list[PairAttention]
+    value_weights: list[Tensor]
+    modules: list[DistanceAwareAttention]
+    last_input: Tensor
+    pooling: str
+    _output: Tensor | None = field(default=None, repr=False)
+
+    def output(self) -> Tensor:
+        """What the last layer gives to the pooling [n, f]; kept, because it needs all pairs."""
+        if self._output is None:
+            last = self.layers[-1]
+            self._output = self.modules[-1].forward(self.last_input, last.coords, None, last.section)
+        return self._output
+
+    def pooled(self) -> Tensor:
+        return pool(self.output(), None, self.pooling)
+
+
+@dataclass(frozen=True, eq=False)
+class PlainPooling:
+    """Encoded instances x [n, f], pooled as they are."""
+
+    x: Tensor
+    pooling: str
+
+    def pooled(self) -> Tensor:
+        return pool(self.x, None, self.pooling)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedPooling:
+    """Encoded instances x [n, f], summed with attention weights [n]."""
+
+    x: Tensor
+    weights: Tensor
+
+    def pooled(self) -> Tensor:
+        return self.weights @ self.x
+
+
+def read_structure(
+    model: MILModel, features: Tensor, coords: Tensor, section: Tensor | None
+) -> Stack | PlainPooling | WeightedPooling | None:
+    """The model's aggregator for one bag, in a form that splits exactly; None where no exact split is known."""
+    aggregator = model.aggregator
+    x = model.encoder(features)
+    if isinstance(aggregator, PoolAggregator):
+        return PlainPooling(x, aggregator.kind)
+    if isinstance(aggregator, AttentionPooling):
+        weights = aggregator(x, coords, None, section).instance_scores
+        assert weights is not None
+        return WeightedPooling(x, weights)
+    if type(aggregator) is SAAggregator:
+        return _read_stack(aggregator, x, coords, section)
+    return None
+
+
+def _read_stack(aggregator: SAAggregator, x: Tensor, coords: Tensor, section: Tensor | None) -> Stack | None:
+    modules = [layer for layer in aggregator.layers if isinstance(layer, DistanceAwareAttention)]
+    if len(modules) != len(aggregator.layers):
+        return None
+    layers = []
+    for number, module in enumerate(modules):
+        query, key, value = module.project(x)
+        layers.append(
+            PairAttention(
+                query, key, value, coords, scale=module.scale, distance_scale=module.distance_scale,
+                theta=module.theta, beta=module.beta, phi=module.phi, key_embed=_tensor(module.key_embed),
+                query_embed=_tensor(module.query_embed), value_embed=_tensor(module.value_embed),
+                product_term=module.product_term, self_pair=module.self_pair, section=section,
+            )
+        )  # fmt: skip
+        if number + 1 < len(modules):
+            x = module(x, coords, None, section)
+    return Stack(layers, [module.value.weight for module in modules], modules, x, aggregator.pooling)
+
+
+def _tensor(value: object) -> Tensor | None:
+    return value if isinstance(value, Tensor) else None

@@ -1,0 +1,164 @@
+"""Single rows of distance-aware attention, computed exactly and without the n x n matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dasmil.ops import das_attention
+from dasmil.ops.das_attention.phi import PHI
+
+CHUNK_ELEMENTS = 1 << 22  # largest [rows, n] block held at a time: 16 MB in float32
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """The coefficients c_m(delta_ij) of a block of pairs, b_ij = sum_m c_m E_m, applied without the vectors b_ij.
+
+    phi: [r, n], between two embeddings (c = phi, 1 - phi); bins: [r, n] indices, one embedding each. One of the two.
+    related: [r, n], 0 where a pair has no distance, or None.
+    """
+
+    phi: Tensor | None
+    bins: Tensor | None
+    related: Tensor | None
+
+    def _masked(self, value: Tensor) -> Tensor:
+        return value if self.related is None else value * self.related
+
+    def rows(self, a: Tensor) -> Tensor:
+        """sum_m c_ijm a_im for a [r, m]."""
+        if self.phi is not None:
+            return self._masked(self.phi * (a[:, :1] - a[:, 1:]) + a[:, 1:])
+        assert self.bins is not None
+        return self._masked(a.gather(1, self.bins))
+
+    def columns(self, a: Tensor) -> Tensor:
+        """sum_m c_ijm a_jm for a [n, m]."""
+        if self.phi is not None:
+            return self._masked(self.phi * (a[:, 0] - a[:, 1]) + a[:, 1])
+        assert self.bins is not None
+        return self._masked(a.T.gather(0, self.bins))
+
+    def product(self, a: Tensor) -> Tensor:
+        """sum_ml c_ijm c_ijl a_ml for a [m, m]."""
+        if self.phi is not None:
+            p, q = self.phi, 1 - self.phi
+            return self._masked(p * p * a[0, 0] + p * q * (a[0, 1] + a[1, 0]) + q * q * a[1, 1])
+        assert self.bins is not None
+        return self._masked(a.diagonal()[self.bins])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of one head's attention: index [r], weights [r, n], distance [r, n] in the unit of the coordinates."""
+
+    head: int
+    index: Tensor
+    weights: Tensor
+    distance: Tensor
+    mix: Mix | None
+
+
+@dataclass(frozen=True, eq=False)
+class PairAttention:
+    """Everything that one self-attention layer computed for one bag, from which any row can be had again.
+
+    query, key [h, n, d]; value [h, n, o]; coords [n, 2 or 3]; *_embed [h, m, d or o], the m embeddings between which
+    the distance chooses. Either theta and beta [h] (then m = 2 and phi interpolates) or `bin_of` (delta -> index of the
+    embedding), or neither (plain attention).
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    coords: Tensor
+    scale: float
+    distance_scale: float = 1.0
+    theta: Tensor | None = None
+    beta: Tensor | None = None
+    phi: str = "sigmoid"
+    bin_of: Callable[[Tensor], Tensor] | None = None
+    key_embed: Tensor | None = None
+    query_embed: Tensor | None = None
+    value_embed: Tensor | None = None
+    product_term: bool = False
+    self_pair: bool = True
+    section: Tensor | None = None
+
+    @property
+    def heads(self) -> int:
+        return self.query.shape[0]
+
+    @property
+    def n(self) -> int:
+        return self.query.shape[1]
+
+    def mix(self, head: int, index: Tensor, distance: Tensor) -> Mix | None:
+        """The coefficients of the rows `index`; None for attention without distances."""
+        related = None
+        if self.section is not None:
+            related = (self.section[index, None] == self.section).to(distance.dtype)
+        if not self.self_pair:
+            related = torch.ones_like(distance) if related is None else related
+            related[torch.arange(len(index)), index] = 0
+        delta = distance / self.distance_scale
+        if self.theta is not None and self.beta is not None:
+            return Mix(PHI[self.phi]((delta - self.theta[head]) * self.beta[head]), None, related)
+        if self.bin_of is not None:
+            return Mix(None, self.bin_of(delta), related)
+        return None
+
+    def rows(self, head: int, index: Tensor) -> Rows:
+        """The rows `index` [r] of one head: O(r n) time and memory.
+
+        Implements eqs. (das:compatibility:impl), (bijK) and (bijQV).
+        """
+        query, key = self.query[head, index], self.key[head]
+        squared = torch.zeros(len(index), self.n, dtype=self.coords.dtype, device=self.coords.device)
+        for axis in self.coords.T:  # differences, axis by axis: no [r, n, 2] tensor and no loss of digits
+            squared += (axis[index, None] - axis).square_()
+        distance = squared.sqrt_()
+        mix = self.mix(head, index, distance)
+        e = query @ key.T
+        if mix is not None:
+            if self.key_embed is not None:
+                e += mix.rows(query @ self.key_embed[head].T)
+            if self.query_embed is not None:
+                e += mix.columns(key @ self.query_embed[head].T)
+            if self.product_term and self.key_embed is not None and self.query_embed is not None:
+                e += mix.product(self.query_embed[head] @ self.key_embed[head].T)
+        return Rows(head, index, (e * self.scale).softmax(-1), distance, mix)
+
+    def blocks(self, head: int, index: Tensor) -> Iterator[Rows]:
+        """The rows `index` in blocks of bounded size."""
+        for part in index.split(max(1, CHUNK_ELEMENTS // self.n)):
+            yield self.rows(head, part)
+
+    def attention_received(self) -> Tensor:
+        """The attention that each instance gets [n], mean over rows and heads (sum 1): O(n) memory, O(n^2) time.
+
+        The sum of column j of the weights is the gradient of the summed outputs with respect to value j, so the
+        operator's fast backward pass computes it.
+        """
+        if self.bin_of is None:
+            ones = torch.zeros_like(self.value[..., :1]).requires_grad_()
+            with torch.enable_grad():
+                output = das_attention(
+                    self.query.detach(), self.key.detach(), ones, self.coords, theta=self.theta, beta=self.beta,
+                    key_embed=self.key_embed, query_embed=self.query_embed, phi=self.phi, scale=self.scale,
+                    distance_scale=self.distance_scale, product_term=self.product_term, self_pair=self.self_pair,
+                    section=self.section,
+                )  # fmt: skip
+                assert isinstance(output, Tensor)
+                (total,) = torch.autograd.grad(output.sum(), ones)
+            return total[..., 0].sum(0) / (self.n * self.heads)
+        total = torch.zeros(self.n, dtype=self.query.dtype, device=self.query.device)
+        every = torch.arange(self.n, device=self.query.device)
+        for head in range(self.heads):
+            for block in self.blocks(head, every):
+                total += block.weights.sum(0)
+        return total / (self.n * self.heads)

@@ -1,0 +1,164 @@
+"""Does space matter? The same bags with moved coordinates, and what that does to the AUROC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dasmil.errors import DataError, InputError
+from dasmil.types import Bag
+
+if TYPE_CHECKING:
+    from dasmil.models.base import MILModel
+
+Change = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def _shuffle(coords: Tensor, generator: torch.Generator) -> Tensor:
+    return coords[torch.randperm(len(coords), generator=generator)]
+
+
+def _scale(factor: float) -> Change:
+    return lambda coords, _: coords.mean(0) + factor * (coords - coords.mean(0))
+
+
+def _rotate(degrees: float) -> Change:
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+
+    def change(coords: Tensor, _: torch.Generator) -> Tensor:
+        centre = coords.mean(0)
+        x, y = (coords - centre)[:, 0], (coords - centre)[:, 1]
+        return centre + torch.stack([c * x - s * y, s * x + c * y, *(coords - centre)[:, 2:].T], 1)
+
+    return change
+
+
+def _mirror(coords: Tensor, _: torch.Generator) -> Tensor:
+    flip = torch.ones_like(coords)
+    flip[:, 0] = -1
+    return coords.mean(0) + flip * (coords - coords.mean(0))
+
+
+CHANGES: dict[str, Change] = {
+    "shuffle": _shuffle,
+    "scale x0.5": _scale(0.5),
+    "scale x2": _scale(2.0),
+    "rotate 90": _rotate(90.0),
+    "rotate 30": _rotate(30.0),
+    "mirror": _mirror,
+}
+"""Every change is about the bag's own centre; `shuffle` deals the positions out anew among the instances of the bag."""
+
+
+@dataclass(frozen=True)
+class SpaceResult:
+    """AUROC with changed coordinates, and its difference from the unchanged one with a paired 95 % interval."""
+
+    change: str
+    auroc: float
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SpaceTest:
+    """auroc and its 95 % interval with the coordinates as they are (mean over models), then one row per change."""
+
+    n_bags: int
+    n_models: int
+    auroc: float
+    low: float
+    high: float
+    rows: tuple[SpaceResult, ...]
+
+
+def auroc(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Area under the ROC curve, ties counted half; weights [b, n] (for example bootstrap counts) give [b] values."""
+    weights = np.ones((1, len(scores))) if weights is None else np.asarray(weights, dtype=np.float64)
+    order = np.argsort(scores, kind="stable")
+    w, y = weights[:, order], positive[order].astype(np.float64)
+    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf) != 0)  # equal scores form one group
+    p, q = np.add.reduceat(w * y, starts, axis=1), np.add.reduceat(w * (1 - y), starts, axis=1)
+    below = np.cumsum(q, axis=1) - q / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (p * below).sum(1) / (p.sum(1) * q.sum(1))
+
+
+def _macro_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """scores [n] or [n, k]: for more than two classes the mean over one class against the rest."""
+    if scores.ndim == 1:
+        return auroc(scores, labels == 1, weights)
+    return np.mean([auroc(scores[:, c], labels == c, weights) for c in range(scores.shape[1])], axis=0)
+
+
+def _logits(model: MILModel, bags: Sequence[Bag], coords: Sequence[Tensor]) -> np.ndarray:
+    dtype = next(iter(model.parameters())).dtype
+    rows = []
+    with torch.inference_mode():
+        for bag, place in zip(bags, coords, strict=True):
+            rows.append(model(bag.features.to(dtype), place.to(dtype), section=bag.section).logit)
+    return torch.stack(rows).double().numpy()
+
+
+def space_test(
+    models: Sequence[MILModel],
+    bags: Sequence[Bag],
+    *,
+    changes: Sequence[str] = tuple(CHANGES),
+    resamples: int = 2000,
+    repeats: int = 5,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> SpaceTest:
+    """Score labelled bags with their coordinates changed; models are seeds of one kind, their AUROCs are averaged.
+
+    The interval comes from one bootstrap over bags that both sides of a difference share; `shuffle` is the mean over
+    `repeats` deals.
+    """
+    unknown = [name for name in changes if name not in CHANGES]
+    if unknown:
+        raise InputError(f"unknown change {unknown[0]!r} of coordinates, known: {', '.join(CHANGES)}")
+    missing = [bag.bag_id for bag in bags if bag.label is None]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of {len(bags)} bags have no label, the first is {missing[0]!r}: "
+            "the space test needs labels"
+        )
+    labels = np.array([bag.label for bag in bags])
+    if len(np.unique(labels)) < 2:
+        raise DataError(
+            f"all {len(bags)} bags have the label {labels[0] if len(labels) else '-'}: an AUROC needs two classes"
+        )
+    rng = np.random.default_rng(seed)
+    weights = rng.multinomial(len(bags), np.full(len(bags), 1 / len(bags)), size=resamples)
+
+    def evaluate(change: Change | None, n_repeats: int) -> tuple[float, np.ndarray]:
+        points, resampled = [], []
+        for repeat in range(n_repeats):
+            generator = torch.Generator().manual_seed(seed + repeat)
+            places = [bag.coords if change is None else change(bag.coords, generator) for bag in bags]
+            for model in models:
+                scores = _logits(model, bags, places)
+                points.append(_macro_auroc(scores, labels, None)[0])
+                resampled.append(_macro_auroc(scores, labels, weights))
+        return float(np.mean(points)), np.mean(resampled, axis=0)
+
+    if progress:
+        progress("as it is")
+    base, base_resampled = evaluate(None, 1)
+    rows = []
+    for name in changes:
+        if progress:
+            progress(name)
+        value, resampled = evaluate(CHANGES[name], repeats if name == "shuffle" else 1)
+        low, high = np.nanpercentile(resampled - base_resampled, [2.5, 97.5])
+        rows.append(SpaceResult(name, value, value - base, float(low), float(high)))
+    low, high = np.nanpercentile(base_resampled, [2.5, 97.5])
+    return SpaceTest(len(bags), len(models), base, float(low), float(high), tuple(rows))

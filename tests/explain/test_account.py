@@ -1,0 +1,217 @@
+"""The account of a logit: exact sums for every model and option, and partners that are the rows of the attention."""
+
+import itertools
+
+import pytest
+import torch
+
+import dasmil
+from dasmil.errors import InputError
+from dasmil.explain import Account, explain, partners
+from dasmil.models import create_model
+from dasmil.types import Bag
+
+N, F = 9, 6
+
+
+def bag(n=N, features=F, seed=0, unit="um", section=False):
+    g = torch.Generator().manual_seed(seed)
+    return Bag(
+        features=torch.randn(n, features, generator=g),
+        coords=400 * torch.rand(n, 2, generator=g),
+        unit=unit,
+        bag_id="a",
+        section=torch.arange(n) % 2 if section else None,
+    )
+
+
+def model(name="das-mil", seed=3, dtype=torch.float64, **options):
+    torch.manual_seed(seed)
+    relative = {"distance_scale": 250.0, "unit": "um"}
+    made = create_model(name, in_features=F, **relative, **options).to(dtype).eval()
+    with torch.no_grad():
+        for p in made.parameters():  # larger than at the start, so that attention is far from uniform
+            p.mul_(2.0)
+    return made
+
+
+def forward(m, b):
+    p = next(m.parameters())
+    return m(b.features.to(p), b.coords.to(p), section=b.section).logit.detach()
+
+
+OPTIONS = [
+    {"embeddings": e, "heads": h, "layers": layers, "pooling": pooling, "self_pair": s}
+    for e, h, layers, pooling, s in itertools.product(
+        ["", "k", "kq", "v", "kqv"], [1, 3], [1, 2], ["max", "mean", "sum"], [True, False]
+    )
+]
+
+
+@pytest.mark.parametrize("section", [False, True])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v) for v in o.values()))
+def test_contributions_and_bias_sum_to_the_logit(options, section):
+    m, b = model(**options), bag(section=section)
+    e = explain(m, b)
+    logit = float(forward(m, b))
+    assert e.method == "exact"
+    assert e.logit == pytest.approx(logit, abs=1e-10)
+    assert float(e.contributions.sum()) + e.bias == pytest.approx(logit, abs=1e-10)
+    assert e.bias == float(m.classifier.bias.detach())
+    if "v" not in options["embeddings"]:
+        assert e.distance_share == 0
+        assert not e.distance_part.any()
+    else:
+        assert 0 < e.distance_share < 1
+    # All pairs of the last layer sum to the logit as well (ask for more pairs than there are).
+    if options["layers"] == 1:
+        every = explain(m, b, top=10**6).pairs
+        assert sum(p.contribution for p in every) + e.bias == pytest.approx(logit, abs=1e-10)
+        assert sum(p.distance_part for p in every) == pytest.approx(float(e.distance_part.sum()), abs=1e-10)
+
+
+def test_two_layers_agree_with_the_dense_matrices():
+    """With both attention matrices held, z'' = A2 A1 x W1 W2 is linear, so gradient times input is the account."""
+    m, b = model(layers=2, embeddings="kq"), bag()
+    e = explain(m, b)
+    account = Account(m, b)
+    dense = []
+    for layer in account.structure.layers:
+        dense.append(torch.stack([layer.rows(h, torch.arange(N)).weights for h in range(layer.heads)])[0].detach())
+    x = b.features.double().clone().requires_grad_()
+    w1, w2 = (layer.value.weight for layer in m.aggregator.layers)
+    z = dense[1] @ (dense[0] @ (x @ w1.T)) @ w2.T
+    logit = m.classifier(z.amax(0))[0]
+    (gradient,) = torch.autograd.grad(logit, x)
+    torch.testing.assert_close(e.contributions.detach(), (gradient * x).sum(1).detach(), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "sa", "das-mil"])
+def test_float32_sums_are_right_to_one_part_in_100000(name):
+    m, b = model(name, dtype=torch.float32), bag(n=300)
+    e = explain(m, b)
+    assert float(e.contributions.double().sum()) + e.bias == pytest.approx(float(forward(m, b)), abs=1e-5)
+    assert abs(e.residual) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "sa", "das-mil"])
+@pytest.mark.parametrize("target", [None, 0, 3])
+def test_every_class_has_its_own_account(name, target):
+    m, b = model(name, n_classes=4), bag()
+    e = explain(m, b, target=target)
+    logits = forward(m, b)
+    assert e.target == (int(logits.argmax()) if target is None else target)
+    assert e.logit == pytest.approx(float(logits[e.target]), abs=1e-10)
+    assert float(e.contributions.sum()) + e.bias == pytest.approx(e.logit, abs=1e-10)
+
+
+def test_class_zero_of_two_is_the_negative():
+    m, b = model(), bag()
+    one, zero = explain(m, b), explain(m, b, target=0)
+    assert zero.logit == pytest.approx(-one.logit, abs=1e-12)
+    torch.testing.assert_close(zero.contributions, -one.contributions, rtol=0, atol=1e-12)
+    torch.testing.assert_close(zero.scores["pairs"], one.scores["pairs"], rtol=0, atol=1e-12)
+
+
+def test_attention_models_give_their_attention():
+    b = bag()
+    ab = model("ab-mil")
+    e = explain(ab, b)
+    a = ab(b.features.double(), b.coords.double()).instance_scores
+    torch.testing.assert_close(e.scores["attention"], a.detach(), rtol=0, atol=1e-12)
+    x = b.features.double()
+    torch.testing.assert_close(e.contributions, (a * (x @ ab.classifier.weight[0])).detach(), rtol=0, atol=1e-12)
+    das = explain(model(heads=3), b)
+    assert float(das.scores["attention"].sum()) == pytest.approx(1, abs=1e-12)
+    assert "attention" not in explain(model(), b, attention=False).scores
+
+
+def test_max_pool_gives_each_feature_to_its_winner():
+    m, b = model("max-pool"), bag()
+    e = explain(m, b)
+    x, w = b.features.double(), m.classifier.weight[0].detach()
+    expected = torch.zeros(N, dtype=torch.float64)
+    for f in range(F):
+        i = int(x[:, f].argmax())
+        expected[i] += w[f] * x[i, f]
+    torch.testing.assert_close(e.contributions, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["max-pool", "mean-pool", "ab-mil", "sa", "das-mil"])
+def test_integrated_gradients_are_complete(name):
+    m, b = model(name), bag()
+    e = explain(m, b, method="integrated-gradients")
+    empty = Bag(torch.zeros(N, F), b.coords, "um", "empty")
+    assert e.bias == pytest.approx(float(forward(m, empty)), abs=1e-12)
+    assert e.logit == pytest.approx(float(forward(m, b)), abs=1e-12)
+    assert float(e.contributions.sum()) + e.bias + e.residual == pytest.approx(e.logit, abs=1e-9)
+    assert abs(e.residual) <= 0.01 * max(1, abs(e.logit - e.bias))
+
+
+def test_integrated_gradients_of_a_linear_model_are_its_exact_split():
+    m, b = model("mean-pool"), bag()
+    torch.testing.assert_close(
+        explain(m, b, method="integrated-gradients").contributions, explain(m, b).contributions, rtol=0, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("section", [False, True])
+def test_partners_are_the_strongest_weights_of_the_row(section):
+    m, b = model(heads=2, out_features=6), bag(section=section)
+    account = Account(m, b)
+    a = account.structure.layers[-1]
+    from dasmil.ops import das_attention
+
+    _, alpha = das_attention(
+        a.query, a.key, a.value, a.coords, theta=a.theta, beta=a.beta, key_embed=a.key_embed, query_embed=a.query_embed,
+        value_embed=a.value_embed, scale=a.scale, distance_scale=a.distance_scale, section=a.section,
+        return_weights=True, backend="reference",
+    )  # fmt: skip
+    found = partners(m, b, 4, top=5)
+    expected = alpha[:, 4].flatten().sort(descending=True).values[:5]
+    assert [p.weight for p in found] == pytest.approx(expected.tolist(), abs=1e-12)
+    for p in found:
+        assert p.weight == pytest.approx(float(alpha[p.head, 4, p.j]), abs=1e-12)
+        assert p.contribution is None
+        if section and (p.j - 4) % 2:
+            assert (p.distance, p.phi) == (None, None)
+        else:
+            d = float(torch.dist(b.coords[4].double(), b.coords[p.j].double()))
+            assert p.distance == pytest.approx(d, abs=1e-9)
+            x = (d / 250.0 - float(a.theta[p.head])) * float(a.beta[p.head])
+            assert p.phi == pytest.approx(float(torch.sigmoid(torch.tensor(x))), abs=1e-6)
+
+
+def test_partners_of_a_winning_row_carry_their_contributions():
+    m, b = model(), bag()
+    account = Account(m, b)
+    e = account.explain(top=10**6)
+    known = {(p.i, p.j, p.head): p.contribution for p in e.pairs}
+    winner = e.pairs[0].i
+    for p in account.partners(winner, top=N):
+        assert p.contribution == pytest.approx(known[winner, p.j, p.head], abs=1e-12)
+    loser = next(i for i in range(N) if i not in {p.i for p in e.pairs})
+    assert all(p.contribution == 0 for p in account.partners(loser))
+
+
+def test_public_name_is_the_verb():
+    m, b = model(), bag()
+    assert dasmil.explain(m, b).logit == pytest.approx(float(forward(m, b)), abs=1e-10)
+    assert dasmil.explain(m, b, target=0).target == 0  # also after the package of that name has been imported
+
+
+def test_wrong_fits_have_one_clear_message():
+    m = model()
+    with pytest.raises(InputError, match=r"features of shape \(7,\).*trained on \(6,\)"):
+        explain(m, bag(features=7))
+    with pytest.raises(InputError, match=r"coordinates in px.*measures in um"):
+        explain(m, bag(unit="px"))
+    explain(model("max-pool"), bag(unit="px"))  # no positions, so the unit does not matter
+    with pytest.raises(InputError, match=r"target is class 2.*0 to 1"):
+        explain(m, bag(), target=2)
+    with pytest.raises(InputError, match=r"unknown method 'exakt'.*'exact'"):
+        explain(m, bag(), method="exakt")
+    with pytest.raises(InputError, match=r"instance 9 does not exist.*0 to 8"):
+        partners(m, bag(), 9)
+    with pytest.raises(InputError, match="max-pool has no attention between instances"):
+        partners(model("max-pool"), bag(), 0)
