@@ -6,10 +6,14 @@ import torch
 from torch import Tensor
 
 from dasmil.errors import InputError, unknown_name
+from dasmil.ops.das_attention.chunked import chunked
+from dasmil.ops.das_attention.dropout import draw_seed, keep_factors
+from dasmil.ops.das_attention.factored import Options, attend, fold, make_pairs, unfold
+from dasmil.ops.das_attention.inputs import check_shapes, check_values
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
 
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "reference", "chunked")
 
 __all__ = ["BACKENDS", "PHI", "das_attention"]
 
@@ -38,21 +42,67 @@ def das_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend over a bag with attention that knows the distances between its instances.
 
+    Implements eqs. (das:output) and (das:compatibility) of the paper, exactly, in memory that grows with n.
+
     Shapes: query, key [..., h, n, d]; value [..., h, n, o]; coords [..., n, 2 or 3]; theta, beta [..., h];
     *_embed [..., h, 2, d or o], row 0 = u, row 1 = v; mask [..., n], False = padding; section [..., n].
-    theta, beta and the embeddings may have the leading dimensions of query or none.
-    Returns [..., h, n, o], with ``return_weights`` also the weights [..., h, n, n].
+    All but query, key and value may lack leading dimensions (or have 1 there) and are then shared.
+    Returns [..., h, n, o], with ``return_weights`` also the weights [..., h, n, n] (after dropout), which are then
+    computed densely: n x n numbers per head, n x n x d with backend="reference".
+
+    dropout_p drops weights whenever it is above 0: pass 0 outside training. All backends drop the same weights
+    under the same ``torch.manual_seed``. float16 and bfloat16 are computed in float32.
+    Gradients reach all tensors but coords, whose gradient only backend="reference" gives.
+    backend: "chunked" (PyTorch, any device), "reference" (the equations as written), "auto" (the fastest here).
     """
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
     if phi not in PHI:
         raise unknown_name("phi", phi, PHI)
-    if query.shape[-2] == 0:
-        raise InputError("the bag is empty: query has no instances")
+    if not 0 <= dropout_p < 1:
+        raise InputError(f"dropout_p is {dropout_p}, expected a probability from 0 up to but not including 1")
+    if not distance_scale > 0:
+        raise InputError(
+            f"distance_scale is {distance_scale}, expected a length above 0 in the unit of the coordinates"
+        )
+    check_shapes(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section)
+    if coords.requires_grad and backend != "reference":
+        raise InputError(
+            "coords require a gradient, which only backend='reference' gives; use it or pass coords.detach()"
+        )
+    check_values(coords, mask)
+    dtype = query.dtype
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    if coords.dtype == torch.float64 and wide == torch.float32:
+        coords = coords - coords[..., :1, :]  # before rounding: an offset must not cost digits of the distances
+    query, key, value, coords = (t.to(wide) for t in (query, key, value, coords))
+    theta, beta, key_embed, query_embed, value_embed = (
+        t if t is None else t.to(wide) for t in (theta, beta, key_embed, query_embed, value_embed)
+    )
+    if key_embed is None and query_embed is None and value_embed is None:
+        theta = beta = None
+    lead = query.shape[:-2]
+    partial = section is not None or not self_pair
+    options = Options(phi, self_pair, dropout_p, draw_seed() if dropout_p > 0 else 0)
     with torch.autocast(query.device.type, enabled=False):
-        output, weights = reference(
-            query, key, value, coords, theta=theta, beta=beta, key_embed=key_embed, query_embed=query_embed,
-            value_embed=value_embed, phi=phi, scale=scale, distance_scale=distance_scale, product_term=product_term,
-            self_pair=self_pair, mask=mask, section=section, dropout_p=dropout_p,
+        if backend == "reference":
+            n = query.shape[-2]
+            whole = slice(0, lead.numel()), slice(0, n)
+            keep = keep_factors(options.seed, dropout_p, query, n, *whole).view(*lead, n, n) if dropout_p > 0 else None
+            z, weights = reference(
+                query, key, value, coords, theta=theta, beta=beta, key_embed=key_embed, query_embed=query_embed,
+                value_embed=value_embed, phi=phi, scale=scale, distance_scale=distance_scale, product_term=product_term,
+                self_pair=self_pair, mask=mask, section=section, keep=keep,
+            )  # fmt: skip
+            return (z.to(dtype), weights.to(dtype)) if return_weights else z.to(dtype)
+        factors = fold(
+            query, key, value, theta, beta, key_embed, query_embed, value_embed, scale=scale,
+            distance_scale=distance_scale, product_term=product_term, partial=partial,
         )  # fmt: skip
-    return (output, weights) if return_weights else output
+        pairs = make_pairs(lead, coords, mask, section)
+        if return_weights:
+            weights, output, g_sum, m_sum = attend(factors, pairs, options)
+            z = unfold(output, g_sum, m_sum if partial else None, value_embed, lead)
+            return z.to(dtype), weights.reshape(*lead, *weights.shape[1:]).to(dtype)
+        output, g_sum, m_sum = chunked(factors, pairs, options)
+        return unfold(output, g_sum, m_sum if partial else None, value_embed, lead).to(dtype)

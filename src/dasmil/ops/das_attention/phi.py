@@ -13,3 +13,11 @@ PHI: dict[str, Callable[[Tensor], Tensor]] = {
     "exponential": lambda x: torch.exp(-x.abs()),  # decays away from distance theta; theta = 0: exp(-beta delta)
     "gaussian": lambda x: torch.exp(-0.5 * x.square()),  # the same, with width 1 / beta
 }
+
+# The derivatives phi'(x), given x and f = phi(x).
+SLOPE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sigmoid": lambda x, f: torch.addcmul(f, f, f, value=-1),
+    "identity": lambda x, f: torch.ones_like(x),
+    "exponential": lambda x, f: -x.sign() * f,
+    "gaussian": lambda x, f: -x * f,
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dasmil.ops.das_attention.phi import PHI
 
@@ -35,7 +34,7 @@ def reference(
     self_pair: bool,
     mask: Tensor | None,
     section: Tensor | None,
-    dropout_p: float,
+    keep: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Output [..., h, n, o] and attention weights [..., h, n, n].
 
@@ -68,7 +67,9 @@ def reference(
     e = e * scale
     if mask is not None:
         e = e.masked_fill(~mask[..., None, None, :], float("-inf"))
-    weights = F.dropout(e.softmax(-1), dropout_p)
+    weights = e.softmax(-1)
+    if keep is not None:  # dropout
+        weights = weights * keep
     z = weights @ value
     if value_embed is not None:
         z = z + (weights.unsqueeze(-1) * b(value_embed)).sum(-2)

@@ -1,0 +1,181 @@
+"""The factored form of distance-aware attention: b_ij never becomes a tensor (derived in this folder's README)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dasmil.ops.das_attention.dropout import keep_factors
+from dasmil.ops.das_attention.phi import PHI
+
+
+class Options(NamedTuple):
+    """What is the same for all pairs."""
+
+    phi: str
+    self_pair: bool
+    dropout_p: float
+    seed: int
+
+
+class Factors(NamedTuple):
+    """e_ij = q_i.k_j + m_ij (a_i + c_j) + g_ij (ga_i + gc_j) + g_ij^2 gg, with g = m phi; one batch dimension b.
+
+    z_i = sum_j w_ij (v_j + m_ij v_V + g_ij d_V): `value` is v, its part v_V is added here when all m_ij = 1.
+    None stands for zeros; a and c are None when all m_ij = 1.
+    """
+
+    q: Tensor  # [b, n, d], scale included
+    k: Tensor  # [b, n, d]
+    value: Tensor  # [b, n, o]
+    theta: Tensor | None  # [b], in the unit of the coordinates
+    beta: Tensor | None  # [b], per unit of the coordinates
+    ga: Tensor | None  # [b, n]
+    gc: Tensor | None  # [b, n]
+    gg: Tensor | None  # [b]
+    a: Tensor | None  # [b, n]
+    c: Tensor | None  # [b, n]
+
+
+class Pairs(NamedTuple):
+    """What relates two instances, without gradients; one batch dimension b."""
+
+    coords: Tensor  # [b, n, 2 or 3]
+    mask: Tensor | None  # [b, n]
+    section: Tensor | None  # [b, n]
+
+
+def flat(tensor: Tensor, lead: torch.Size, tail: int) -> Tensor:
+    """All but the last `tail` dimensions, broadcast to `lead`, become one."""
+    shape = tensor.shape[tensor.ndim - tail :]
+    return tensor.expand(*lead, *shape).reshape(-1, *shape)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(-1)
+
+
+def _project(rows: Tensor, vector: Tensor) -> Tensor:
+    return (rows @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def fold(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    theta: Tensor | None,
+    beta: Tensor | None,
+    key_embed: Tensor | None,
+    query_embed: Tensor | None,
+    value_embed: Tensor | None,
+    *,
+    scale: float,
+    distance_scale: float,
+    product_term: bool,
+    partial: bool,
+) -> Factors:
+    """The factors of the pair terms; `partial`: some pairs have no distance (m_ij = 0)."""
+    lead = query.shape[:-2]
+    q, k, v = query * scale, key, value
+    ga = gc = gg = a = c = None
+    if key_embed is not None:
+        v_k = key_embed[..., 1, :]
+        d_k = key_embed[..., 0, :] - v_k
+        extra_ga = extra_a = 0.0  # the paper's ablation: + b^Q.b^K
+        if product_term and query_embed is not None:
+            v_q = query_embed[..., 1, :]
+            d_q = query_embed[..., 0, :] - v_q
+            extra_ga = scale * (_dot(v_q, d_k) + _dot(d_q, v_k)).unsqueeze(-1)
+            extra_a = scale * _dot(v_q, v_k).unsqueeze(-1)
+            gg = (scale * _dot(d_q, d_k)).expand(lead).reshape(-1)
+        ga = _project(q, d_k) + extra_ga
+        if partial:
+            a = _project(q, v_k) + extra_a
+    if query_embed is not None:
+        v_q = query_embed[..., 1, :]
+        gc = scale * _project(key, query_embed[..., 0, :] - v_q)
+        if partial:
+            c = scale * _project(key, v_q)
+        else:
+            q = q + scale * v_q.unsqueeze(-2)
+    if value_embed is not None and not partial:
+        v = value + value_embed[..., 1:, :]
+    if theta is not None and beta is not None:
+        theta = (theta * distance_scale).expand(lead).reshape(-1)
+        beta = (beta / distance_scale).expand(lead).reshape(-1)
+    ga, gc, a, c = (t if t is None else flat(t, lead, 1) for t in (ga, gc, a, c))
+    return Factors(flat(q, lead, 2), flat(k, lead, 2), flat(v, lead, 2), theta, beta, ga, gc, gg, a, c)
+
+
+def attend(factors: Factors, pairs: Pairs, options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Weights [b, n, n], output without b^V [b, n, o], sum_j w_ij g_ij and sum_j w_ij m_ij [b, n].
+
+    Dense, with plain autograd: for those who ask for the weights.
+    """
+    n = factors.q.shape[1]
+    rows = slice(0, n)
+    e = factors.q @ factors.k.transpose(1, 2)
+    m = related(pairs.section, rows, n, options.self_pair, e)
+    g = torch.zeros_like(e)
+    if factors.theta is not None and factors.beta is not None:
+        x = (distances(pairs.coords, rows) - factors.theta[:, None, None]) * factors.beta[:, None, None]
+        g = PHI[options.phi](x) if m is None else PHI[options.phi](x) * m
+    for row, column, weight in ((factors.ga, factors.gc, g), (factors.a, factors.c, m)):
+        if row is not None and weight is not None:
+            e = e + weight * row.unsqueeze(2)
+        if column is not None and weight is not None:
+            e = e + weight * column.unsqueeze(1)
+    if factors.gg is not None:
+        e = e + factors.gg[:, None, None] * g.square()
+    if pairs.mask is not None:
+        e = e.masked_fill(~pairs.mask.unsqueeze(1), float("-inf"))
+    weights = e.softmax(-1)
+    if options.dropout_p > 0:
+        weights = weights * keep_factors(options.seed, options.dropout_p, e, n, slice(0, e.shape[0]), rows)
+    related_weight = weights.sum(-1) if m is None else (weights * m).sum(-1)
+    return weights, weights @ factors.value, (weights * g).sum(-1), related_weight
+
+
+def unfold(output: Tensor, g_sum: Tensor, m_sum: Tensor | None, value_embed: Tensor | None, lead: torch.Size) -> Tensor:
+    """z [..., n, o] from the output without b^V; `m_sum` is given when some pairs have no distance."""
+    z = output.reshape(*lead, *output.shape[1:])
+    if value_embed is None:
+        return z
+    v = value_embed[..., 1:, :]
+    if m_sum is not None:
+        z = z + m_sum.reshape(*lead, -1, 1) * v
+    return z + g_sum.reshape(*lead, -1, 1) * (value_embed[..., :1, :] - v)
+
+
+def make_pairs(lead: torch.Size, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Pairs:
+    """Coordinates, mask and section for each of the flattened batch."""
+    return Pairs(
+        flat(coords.unsqueeze(-3), lead, 2),
+        mask if mask is None else flat(mask.unsqueeze(-2), lead, 1),
+        section if section is None else flat(section.unsqueeze(-2), lead, 1),
+    )
+
+
+def distances(coords: Tensor, rows: slice) -> Tensor:
+    """Euclidean distances [b, rows, n] from differences: a matrix product would lose digits."""
+    squared = None
+    for axis in coords.unbind(-1):
+        difference = axis[:, rows, None] - axis[:, None, :]
+        squared = difference.square_() if squared is None else squared.addcmul_(difference, difference)
+    assert squared is not None
+    return squared.sqrt_()
+
+
+def related(section: Tensor | None, rows: slice, n: int, self_pair: bool, like: Tensor) -> Tensor | None:
+    """m_ij [1 or b, rows, n]: 1 where the pair has a distance; None when all have one."""
+    if section is None and self_pair:
+        return None
+    if section is None:
+        m = torch.ones(1, rows.stop - rows.start, n, dtype=like.dtype, device=like.device)
+    else:
+        m = (section[:, rows, None] == section[:, None, :]).to(like.dtype)
+    if not self_pair:
+        m.diagonal(rows.start, 1, 2).zero_()
+    return m

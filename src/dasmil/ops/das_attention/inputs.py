@@ -1,0 +1,100 @@
+"""Checks of the operator's arguments: each finds one mistake and says what to do about it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dasmil.errors import InputError
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def check_shapes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    coords: Tensor,
+    theta: Tensor | None,
+    beta: Tensor | None,
+    key_embed: Tensor | None,
+    query_embed: Tensor | None,
+    value_embed: Tensor | None,
+    mask: Tensor | None,
+    section: Tensor | None,
+) -> None:
+    """Shapes, dtypes and devices: only attributes are read, no element is."""
+    shape = query.shape
+    if len(shape) < 3:
+        raise InputError(f"query has shape {_show(shape)}, expected [..., heads, n, d]; add a dimension for one head")
+    *batch, _, n, d = shape
+    if n == 0:
+        raise InputError("the bag is empty: query has no instances; leave such bags out")
+    lead = shape[:-2]
+    for name, tensor in (("query", query), ("key", key), ("value", value), ("coords", coords)):
+        if tensor.dtype not in FLOATS:
+            raise InputError(f"{name} has dtype {tensor.dtype}, expected a floating dtype; convert it with .float()")
+    if key.shape != shape:
+        raise InputError(f"key has shape {_show(key.shape)}, expected that of query: {_show(shape)}")
+    if value.ndim != len(shape) or value.shape[:-1] != shape[:-1]:
+        raise InputError(f"value has shape {_show(value.shape)}, expected {_show([*lead, n, 'o'])} as query has it")
+    if key.dtype != query.dtype or value.dtype != query.dtype:
+        raise InputError(f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; use one")
+    if coords.ndim < 2 or coords.shape[-1] not in (2, 3) or coords.shape[-2] != n or not _leads(coords, 2, batch):
+        expected = _show([*batch, n, "2 or 3"])
+        raise InputError(
+            f"coords have shape {_show(coords.shape)}, expected {expected}: one row for each of {n} instances"
+        )
+    for name, tensor, width in (
+        ("key_embed", key_embed, d), ("query_embed", query_embed, d), ("value_embed", value_embed, value.shape[-1]),
+    ):  # fmt: skip
+        if tensor is None:
+            continue
+        if theta is None or beta is None:
+            raise InputError(f"{name} is given without {'theta' if theta is None else 'beta'}: distances need both")
+        if tensor.ndim < 3 or tensor.shape[-2:] != (2, width) or not _leads(tensor, 2, lead):
+            raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show([*lead, 2, width])} (rows u, v)")
+    for name, tensor in (("theta", theta), ("beta", beta)):
+        if tensor is not None and (tensor.ndim < 1 or not _leads(tensor, 0, lead)):
+            raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show(lead)}: one for each head")
+    for name, tensor in (("mask", mask), ("section", section)):
+        if tensor is not None and (tensor.ndim < 1 or tensor.shape[-1] != n or not _leads(tensor, 1, batch)):
+            raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show([*batch, n])}")
+    if mask is not None and mask.dtype != torch.bool:
+        raise InputError(f"mask has dtype {mask.dtype}, expected torch.bool (True = a real instance, False = padding)")
+    if section is not None and (section.dtype.is_floating_point or section.dtype.is_complex):
+        raise InputError(f"section has dtype {section.dtype}, expected integers that name the sections")
+    device = query.device
+    for name, tensor in (
+        ("key", key), ("value", value), ("coords", coords), ("theta", theta), ("beta", beta), ("mask", mask),
+        ("section", section), ("key_embed", key_embed), ("query_embed", query_embed), ("value_embed", value_embed),
+    ):  # fmt: skip
+        if tensor is not None and tensor.device != device:
+            raise InputError(f"{name} is on {tensor.device} but query is on {device}; move it with .to(query.device)")
+
+
+def check_values(coords: Tensor, mask: Tensor | None) -> None:
+    """Coordinates that are no positions, and bags that are all padding."""
+    finite = coords.isfinite() if mask is None else coords.isfinite() | ~mask.unsqueeze(-1)
+    if not finite.all():
+        raise bad_coords()
+    if mask is not None and not mask.any(-1).all():
+        raise bad_mask()
+
+
+def bad_coords() -> InputError:
+    return InputError("coords hold NaN or infinite values; repair or remove these instances")
+
+
+def bad_mask() -> InputError:
+    return InputError("mask hides every instance of a bag; leave such bags out")
+
+
+def _leads(tensor: Tensor, tail: int, lead: torch.Size | list[int]) -> bool:
+    """Whether the dimensions before the last `tail` are those of query, its last ones, or 1 in places."""
+    own = tensor.shape[: tensor.ndim - tail]
+    return len(own) <= len(lead) and all(o in (1, s) for o, s in zip(reversed(own), reversed(lead)))
+
+
+def _show(shape: object) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"  # pyright: ignore[reportArgumentType]
