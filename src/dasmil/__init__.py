@@ -10,8 +10,10 @@ __version__ = "0.1.0"
 # Public names and their homes; imported on first use, so that `import dasmil` and `dasmil --help` stay quick.
 _HOMES = {
     "load_dataset": "dasmil.data",
+    "load_cohort": "dasmil.data.cohort",
     "Bag": "dasmil.types",
     "Output": "dasmil.types",
+    "fit": "dasmil.train",
     "Explanation": "dasmil.types",
     "explain": "dasmil.explain",
     "create_model": "dasmil.models",

@@ -76,7 +76,7 @@ class MnistCnn(nn.Module):
         assert conv.bias is not None
         weight = conv.weight.flatten(0, 1) if conv.weight.ndim == 5 else conv.weight
         h = F.max_pool2d(F.conv2d(x, weight, groups=runs), 2)
-        return F.relu(h + conv.bias.view(-1, 1, 1))
+        return F.relu(h + conv.bias.reshape(-1, 1, 1))
 
 
 Encoder = Identity | LinearReLU | MnistCnn

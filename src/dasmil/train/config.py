@@ -1,0 +1,108 @@
+"""Every setting of training, with its default, in one place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dasmil.errors import InputError, unknown_name
+from dasmil.train.optim import OptimizerName
+from dasmil.train.schedule import Schedule
+
+
+class TrainingConfig(BaseModel):
+    """How runs are trained; the same for all runs that train together, but for seed, learning rate and weight decay."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(50, ge=1, description="passes over the training bags")
+    lr: float = Field(1e-3, gt=0, description="learning rate")
+    weight_decay: float = Field(1e-2, ge=0, description="weight decay")
+    optimizer: OptimizerName = Field("adamw", description="adamw, adam or radam")
+    lookahead: int = Field(0, ge=0, description="Lookahead over the optimiser every this many steps; 0 = without")
+    lookahead_alpha: float = Field(0.5, gt=0, le=1, description="how far Lookahead's slow weights follow")
+    schedule: Schedule = Field(
+        "constant", description="constant, linear, cosine, or hold-linear (the last third falls)"
+    )
+    warmup_epochs: float = Field(0.0, ge=0, description="epochs of linear rise of the learning rate")
+    accumulate: int = Field(1, ge=1, description="bags per optimiser step")
+    clip: float | None = Field(None, gt=0, description="largest norm of a run's gradient")
+    balance_classes: bool = Field(True, description="weigh classes by their inverse frequency in the training bags")
+    augment: Literal["none", "digits"] = Field("none", description="digits: small random shift, turn and scale")
+    feature_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the encoder's output while training")
+
+    distance_init: Literal["data", "model"] = Field(
+        "data", description="where theta and beta start: from the distances in the training bags, or as the model says"
+    )
+    distance_lr: float | None = Field(
+        4.0, gt=0, description="step of theta and beta as a share of their start, in units of lr; None = as all others"
+    )
+    restarts: int = Field(
+        2, ge=0, description="further attempts, from other starts, of a run with learned distances that did not fit"
+    )
+    stuck_above: float = Field(
+        0.25, gt=0, description="a run did not fit if its final training loss is above this share of a constant guess"
+    )
+
+    selection: Literal["last", "best-val"] = Field("last", description="which epoch's weights are kept")
+    monitor: Literal["loss", "auroc", "balanced_accuracy"] = Field("loss", description="what best-val compares")
+    early_stopping: int = Field(
+        0, ge=0, description="stop after this many epochs without a better validation score; 0 = never"
+    )
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="where to compute")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: mixed precision")
+    stacked_instances: int = Field(
+        20_000, ge=1, description="runs train stacked while bag size x runs stays within this; else one by one per step"
+    )
+    memory_gb: float = Field(1.0, ge=0, description="training bags up to this size are kept in memory, larger are read")
+    tensorboard: bool = Field(False, description="also write TensorBoard events")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingConfig:
+        if self.early_stopping and self.selection != "best-val":
+            raise ValueError("early_stopping keeps the best validation epoch: also set selection to 'best-val'")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs is {self.warmup_epochs}, expected less than epochs ({self.epochs})")
+        return self
+
+
+def training_config(settings: Mapping[str, Any]) -> TrainingConfig:
+    """The configuration from a mapping; a wrong name or value is one clear error."""
+    for name in settings:
+        if name not in TrainingConfig.model_fields:
+            raise unknown_name("training setting", name, TrainingConfig.model_fields)
+    try:
+        return TrainingConfig(**settings)
+    except ValidationError as error:
+        found = error.errors()[0]
+        where = ".".join(str(part) for part in found["loc"])
+        message = found["msg"].removeprefix("Value error, ")
+        value = f" (found {found['input']!r})" if where else ""
+        raise InputError(f"training setting {where}: {message}{value}" if where else message) from None
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """SHA-256 of a resolved configuration, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The settings in which two configurations differ, as "name: first -> second"."""
+    found: list[str] = []
+    for key in sorted({*first, *second}):
+        a, b = first.get(key), second.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {_short(a)} -> {_short(b)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,124 @@
+"""Where learned distances start: lengths that occur in the training bags, so that a run finds its scale by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dasmil.errors import DataError
+from dasmil.models import MODELS, MILModel
+from dasmil.train.feed import Feed
+
+SAMPLED_BAGS = 64
+PAIRS_PER_BAG = 20_000
+WIDEST_LEVEL = 0.9  # the largest start: 90 % of all pairs are closer
+BETA_TIMES_THETA = 5.0  # as the paper's 10 and 0.5: phi rises from 0.7 % at distance 0 to 99.3 % at 2 theta
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Distances between instances of the training bags: a sorted sample, and the median bag size."""
+
+    sample: NDArray[np.float64]
+    bag_size: float
+
+    def at(self, share: float) -> float:
+        """A length between the nearest neighbours (share 0) and the whole bag (share 1), evenly in log(rank).
+
+        It is the quantile of all pair distances at a level between 1 / bag size and 0.9: about the distance to the
+        k-th neighbour, k from 1 to 0.9 times the bag size. In a plane that is evenly spaced in the logarithm of the
+        length, because nothing is known beforehand about the scale that matters.
+        """
+        lowest = min(1 / self.bag_size, WIDEST_LEVEL)
+        level = lowest ** (1 - share) * WIDEST_LEVEL**share
+        return float(np.quantile(self.sample, level))
+
+    @property
+    def extent(self) -> float:
+        """The largest distance in the sample."""
+        return float(self.sample[-1])
+
+
+def measure_lengths(feed: Feed) -> Lengths:
+    """Distances of random pairs (of one section) in up to 64 training bags; every bag counts the same."""
+    rng = np.random.default_rng(0)
+    found = []
+    for bag in feed.sample(SAMPLED_BAGS, rng):
+        n = len(bag)
+        if n < 2:
+            continue
+        first = rng.integers(n, size=PAIRS_PER_BAG)
+        second = (first + rng.integers(1, n, size=PAIRS_PER_BAG)) % n
+        coords = bag.coords.numpy().astype(np.float64)
+        distances = np.sqrt(np.square(coords[first] - coords[second]).sum(1))
+        if bag.section is not None:
+            section = bag.section.numpy()
+            distances = distances[section[first] == section[second]]
+        found.append(distances[distances > 0])
+    sample = np.sort(np.concatenate(found)) if found else np.empty(0)
+    if len(sample) == 0:
+        raise DataError(
+            "no two instances of a training bag lie apart, so there is no distance to learn from: check the coordinates"
+        )
+    return Lengths(sample, float(np.median(feed.facts.sizes)))
+
+
+def start_of(attempt: int) -> float:
+    """Share of attempt 0, 1, 2, ...: 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput), so restarts try other lengths."""
+    share, step, number = 0.0, 0.5, attempt + 1
+    while number:
+        share += step * (number & 1)
+        number >>= 1
+        step /= 2
+    return share
+
+
+def with_scale(
+    name: str, options: Mapping[str, Any], feed: Feed, *, from_data: bool
+) -> tuple[dict[str, Any], Lengths | None]:
+    """Options with a distance_scale, and the lengths that theta may start from (None: start as the model says).
+
+    A given distance_scale stays. Else it is twice the middle length for a model with learned distances (theta then
+    starts at 0.5), and the largest distance in the training bags for other models that look at positions, or when
+    distances do not start from the data.
+    """
+    options = dict(options)
+    if MODELS[name].position == "none":
+        return options, None
+    learned = bool(_probe(name, options).distance_parameters())
+    lengths = measure_lengths(feed)
+    if "distance_scale" not in options:
+        local = learned and from_data
+        options["distance_scale"] = 2 * lengths.at(0.5) if local else lengths.extent
+    return options, lengths if learned and from_data else None
+
+
+def with_start(name: str, options: Mapping[str, Any], lengths: Lengths | None, attempt: int) -> dict[str, Any]:
+    """Options with theta_init and beta_init from the lengths; what was given explicitly stays.
+
+    Several heads start at different lengths, evenly between nearest neighbours and the whole bag.
+    """
+    options = dict(options)
+    if lengths is None or options.get("phi", MODELS[name].options().get("phi")) == "identity":
+        return options
+    heads = int(options.get("heads", MODELS[name].options().get("heads", 1)))
+    scale = float(options["distance_scale"])
+    shares = [(head + start_of(attempt)) / heads for head in range(heads)]
+    theta = [lengths.at(share) / scale for share in shares]
+    if "theta_init" not in options:
+        options["theta_init"] = theta if heads > 1 else theta[0]
+        if "beta_init" not in options:
+            beta = [BETA_TIMES_THETA / t for t in theta]
+            options["beta_init"] = beta if heads > 1 else beta[0]
+    return options
+
+
+def _probe(name: str, options: Mapping[str, Any]) -> MILModel:
+    """The model without memory for its parameters, to ask what it has."""
+    with torch.device("meta"):
+        return MODELS[name](**options)

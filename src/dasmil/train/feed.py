@@ -1,0 +1,248 @@
+"""Bags on their way into training: what is known about a set of bags, and the order in which each run sees them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dasmil.errors import DataError
+from dasmil.types import Bag
+
+EVALUATED_INSTANCES = 4096  # instances of small bags that are scored in one call
+UNLABELLED = -1
+
+
+def read_ahead(bags: Sequence[Bag], order: Sequence[int]) -> Iterator[Bag]:
+    """bags[i] for i in order; the next one is read in the background while the caller works on this one."""
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        upcoming = None
+        for i in order:
+            current, upcoming = upcoming, reader.submit(bags.__getitem__, int(i))
+            if current is not None:
+                yield current.result()
+        if upcoming is not None:
+            yield upcoming.result()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What training needs to know about a set of bags before it starts."""
+
+    ids: tuple[str, ...]
+    labels: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    unit: str
+    feature_shape: tuple[int, ...]
+    fingerprint: str
+
+    @property
+    def classes(self) -> int:
+        return int(self.labels.max()) + 1
+
+    def describe(self) -> dict[str, Any]:
+        """The entry of this set in data.json."""
+        return {
+            "n": len(self.ids),
+            "positives": int((self.labels == 1).sum()),
+            "classes": {str(c): int((self.labels == c).sum()) for c in np.unique(self.labels)},
+            "instances": {
+                "total": int(self.sizes.sum()),
+                "min": int(self.sizes.min()),
+                "median": float(np.median(self.sizes)),
+                "max": int(self.sizes.max()),
+            },
+            "unit": self.unit,
+            "feature_shape": list(self.feature_shape),
+            "fingerprint": self.fingerprint,
+            "bag_ids": list(self.ids),
+        }
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bags of one size: features [bags, n, ...], coords [bags, n, 2], section [bags, n] or None."""
+
+    members: NDArray[np.int64]
+    features: Tensor
+    coords: Tensor
+    section: Tensor | None
+
+    def take(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor | None]:
+        if len(self.members) == 1:  # the same bag for every run: no copy
+            count = len(positions)
+            expanded = (x.expand(count, *x.shape[1:]) for x in (self.features, self.coords))
+            section = None if self.section is None else self.section.expand(count, -1)
+            features, coords = expanded
+            return features, coords, section
+        index = torch.from_numpy(positions).to(self.features.device)
+        section = None if self.section is None else self.section.index_select(0, index)
+        return self.features.index_select(0, index), self.coords.index_select(0, index), section
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step: a bag for every run, all of one size. features [R, n, ...]."""
+
+    bags: NDArray[np.int64]  # [R] which bag each run sees
+    features: Tensor
+    coords: Tensor
+    section: Tensor | None
+
+
+class Feed:
+    """A set of bags, checked; small sets are kept in memory, grouped by size, larger ones are read ahead as needed."""
+
+    def __init__(
+        self,
+        bags: Sequence[Bag],
+        device: torch.device,
+        *,
+        memory_gb: float,
+        name: str = "training",
+        labelled: bool = True,
+    ) -> None:
+        if len(bags) == 0:
+            raise DataError(f"there are no {name} bags")
+        self._bags = bags
+        self._device = device
+        self._groups: list[Group] | None = None
+        limit = memory_gb * 2**30
+        kept: list[Bag] | None = []
+        ids: list[str] = []
+        labels: list[int] = []
+        sizes: list[int] = []
+        size_bytes = 0
+        digest = hashlib.sha256()
+        first: Bag | None = None
+        for bag in read_ahead(bags, range(len(bags))):
+            first = first or bag
+            _check(bag, first, name, labelled)
+            ids.append(bag.bag_id)
+            labels.append(UNLABELLED if bag.label is None else bag.label)
+            sizes.append(len(bag))
+            digest.update(f"{bag.bag_id}\0{bag.label}\0{len(bag)}\0".encode())
+            for tensor in (bag.coords, bag.features, bag.section):
+                if tensor is not None:
+                    digest.update(memoryview(tensor.contiguous().view(torch.uint8).numpy()))  # pyright: ignore
+            size_bytes += bag.features.numel() * 4
+            if kept is not None:
+                kept.append(bag)
+                if size_bytes > limit:
+                    kept = None
+        assert first is not None
+        if len(set(ids)) < len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise DataError(f"two {name} bags have the id {twice!r}: bag ids must be unique")
+        self.facts = Facts(
+            tuple(ids),
+            np.array(labels),
+            np.array(sizes),
+            first.unit,
+            tuple(first.features.shape[1:]),
+            digest.hexdigest(),
+        )
+        if kept is not None:
+            self._groups = _grouped(kept, self.facts.sizes, device)
+
+    @property
+    def in_memory(self) -> bool:
+        return self._groups is not None
+
+    def sample(self, count: int, rng: np.random.Generator) -> Iterator[Bag]:
+        """Up to ``count`` different bags, drawn at random."""
+        chosen = np.sort(rng.permutation(len(self.facts.ids))[:count])
+        return read_ahead(self._bags, chosen.tolist())
+
+    def epoch(self, rngs: Sequence[np.random.Generator]) -> Iterator[Step]:
+        """One pass: every run sees every bag once, in an order of its own, in steps of equal bag size.
+
+        rngs[0] draws the sequence of sizes that all runs share; each run then draws its own order among bags of one
+        size, so that no padding is needed. Bags that are not in memory are read once, for all runs together.
+        """
+        order = bag_order(self.facts.sizes if self._groups else np.arange(len(self.facts.ids)), rngs)
+        if self._groups is None:
+            for bag, chosen in zip(read_ahead(self._bags, order[0].tolist()), order.T, strict=True):
+                features, coords, section = self._to_device(bag)
+                runs = len(rngs)
+                yield Step(
+                    chosen,
+                    features.expand(runs, *features.shape),
+                    coords.expand(runs, *coords.shape),
+                    None if section is None else section.expand(runs, -1),
+                )
+            return
+        group_of, position_of = np.empty_like(self.facts.sizes), np.empty_like(self.facts.sizes)
+        for g, group in enumerate(self._groups):
+            group_of[group.members] = g
+            position_of[group.members] = np.arange(len(group.members))
+        for chosen in order.T:
+            yield Step(chosen, *self._groups[group_of[chosen[0]]].take(position_of[chosen]))
+
+    def batches(self) -> Iterator[Step]:
+        """Every bag once, several small ones of equal size together; for scoring. features [bags, n, ...]."""
+        if self._groups is None:
+            for i, bag in enumerate(read_ahead(self._bags, range(len(self.facts.ids)))):
+                features, coords, section = self._to_device(bag)
+                yield Step(np.array([i]), features[None], coords[None], None if section is None else section[None])
+            return
+        for group in self._groups:
+            count = max(1, EVALUATED_INSTANCES // group.features.shape[1])
+            for start in range(0, len(group.members), count):
+                part = slice(start, start + count)
+                section = None if group.section is None else group.section[part]
+                yield Step(group.members[part], group.features[part], group.coords[part], section)
+
+    def _to_device(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor | None]:
+        section = None if bag.section is None else bag.section.to(self._device)
+        return bag.features.to(self._device, torch.float32), bag.coords.to(self._device), section
+
+
+def bag_order(sizes: NDArray[np.int64], rngs: Sequence[np.random.Generator]) -> NDArray[np.int64]:
+    """Orders of the bags [R, N] with the same size at each step in all runs; each row is uniform over all orders."""
+    shared = rngs[0].permutation(len(sizes))
+    order = np.tile(shared, (len(rngs), 1))
+    for size in np.unique(sizes):
+        steps = np.flatnonzero(sizes[shared] == size)
+        for row, rng in zip(order[1:], rngs[1:], strict=True):
+            row[steps] = rng.permutation(row[steps])
+    return order
+
+
+def _grouped(bags: list[Bag], sizes: NDArray[np.int64], device: torch.device) -> list[Group]:
+    groups = []
+    sectioned = any(bag.section is not None for bag in bags)
+    for size in np.unique(sizes):
+        members = np.flatnonzero(sizes == size)
+        chosen = [bags[i] for i in members]
+        section = None
+        if sectioned:
+            section = torch.stack(
+                [torch.zeros(len(b), dtype=torch.int64) if b.section is None else b.section for b in chosen]
+            ).to(device)
+        features = chosen[0].features[None] if len(chosen) == 1 else torch.stack([b.features for b in chosen])
+        coords = torch.stack([b.coords for b in chosen])
+        groups.append(Group(members, features.to(device, torch.float32), coords.to(device), section))
+    return groups
+
+
+def _check(bag: Bag, first: Bag, name: str, labelled: bool) -> None:
+    if labelled and bag.label is None:
+        raise DataError(f"the {name} bag {bag.bag_id!r} has no label: training and scoring need one for every bag")
+    if bag.features.shape[1:] != first.features.shape[1:]:
+        raise DataError(
+            f"bag {bag.bag_id!r} has features of shape {tuple(bag.features.shape[1:])} per instance, but "
+            f"{first.bag_id!r} has {tuple(first.features.shape[1:])}: all bags must come from the same encoder"
+        )
+    if bag.unit != first.unit:
+        raise DataError(f"bag {bag.bag_id!r} has coordinates in {bag.unit!r}, but {first.bag_id!r} in {first.unit!r}")
+    if not torch.isfinite(bag.features).all():
+        bad = int((~torch.isfinite(bag.features)).reshape(len(bag), -1).any(1).sum())
+        raise DataError(f"bag {bag.bag_id!r}: {bad} of {len(bag)} instances have NaN or infinite features")

@@ -1,0 +1,207 @@
+"""`dasmil.fit`: from bags to trained runs, and to a run directory when asked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dasmil.errors import InputError
+from dasmil.models import create_model, resolve_options
+from dasmil.models.base import MILModel
+from dasmil.train.config import TrainingConfig, training_config
+from dasmil.train.distances import with_scale, with_start
+from dasmil.train.evaluate import model_logits, probabilities
+from dasmil.train.feed import Facts, Feed
+from dasmil.train.loop import Finished, Progress, RunSpec, Training, resolve_device
+from dasmil.train.results import write_results
+from dasmil.train.run_dir import RunDirectory
+from dasmil.types import Bag
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """One trained run: its model (evaluation mode), its curve, and whether it fitted the training bags."""
+
+    seed: int
+    lr: float
+    weight_decay: float
+    model: MILModel
+    history: list[dict[str, float]]
+    """One row an epoch, as in metrics.csv."""
+    fitted: bool
+    reason: str
+    """Why it counts as stuck; empty when it fitted."""
+    train_loss: float
+    epoch: int
+    """The epoch of the weights."""
+    attempts: list[Finished]
+    """The chosen attempt first."""
+
+    def predict(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
+        """Probability of class 1 per bag [n], or of every class [n, classes]."""
+        device = next(self.model.parameters()).device
+        feed = Feed(bags, device, memory_gb=1.0, name="given", labelled=False)
+        return probabilities(model_logits([self.model], feed), self.model.n_classes)[0]
+
+
+def fit(
+    model_name: str,
+    train_bags: Sequence[Bag],
+    val_bags: Sequence[Bag] | None = None,
+    *,
+    seeds: int | Sequence[int] = 1,
+    model_options: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    runs: Sequence[RunSpec] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    tests: Mapping[str, Sequence[Bag]] | None = None,
+    data: Mapping[str, Any] | None = None,
+    on_epoch: Callable[[Progress], None] | None = None,
+    note: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> list[TrainedRun]:
+    """Train a model on bags, several runs at once; returns one TrainedRun per seed, in order.
+
+    Example: ``runs = dasmil.fit("das-mil", train, val, seeds=5, preset="mnist-collage", out="runs/collage")``
+
+    seeds: a number (5 = 0, 1, 2, 3, 4) or a list; runs: instead of seeds, RunSpecs that differ in seed, learning rate
+    or weight decay (only without ``out``). settings: any field of TrainingConfig (epochs, lr, ...). out: a folder for
+    the run directory, resume: go on with the run that is there. tests: further labelled sets, by name, that are scored
+    once after training has ended; nothing is ever chosen by them. data: what to note about the origin of the bags.
+    """
+    config = training_config(settings)
+    specs = list(runs) if runs is not None else _specs(seeds, config)
+    if runs is not None and out is not None:
+        raise InputError("runs with their own learning rates are not written to a run directory: leave out= away")
+    device = resolve_device(config.device)
+    train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training")
+    val = None
+    if val_bags is not None and len(val_bags):
+        val = Feed(val_bags, device, memory_gb=config.memory_gb, name="validation")
+        _check_alike(train.facts, val.facts, "validation")
+    if val is None and config.selection == "best-val":
+        raise InputError("selection 'best-val' needs validation bags; without them only the last epoch can be kept")
+    classes = max(2, train.facts.classes)
+    if val is not None and val.facts.classes > classes:
+        raise InputError(f"the validation bags have a class {val.facts.classes - 1} that no training bag has")
+    options = _options(model_name, preset, model_options or {}, train, classes)
+    options, lengths = with_scale(model_name, options, train, from_data=config.distance_init == "data")
+
+    def make_model(seed: int, attempt: int) -> MILModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(np.random.SeedSequence([seed, attempt]).generate_state(1, np.uint64)[0]) >> 1)
+            return create_model(model_name, **with_start(model_name, options, lengths, attempt))
+
+    store = None
+    if out is not None:
+        described = {"name": model_name, "preset": preset, "options": make_model(specs[0].seed, 0).config}
+        resolved = {
+            "model": described,
+            "data": dict(data or {}),
+            "training": config.model_dump(mode="json"),
+            "seeds": [s.seed for s in specs],
+        }
+        sets = {"train": train.facts} | ({} if val is None else {"val": val.facts})
+        store = RunDirectory.open(out, resolved, data_record(sets, data), resume=resume)
+    listeners = _listeners(on_epoch, store, config)
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
+        training = Training(
+            make_model, specs, train, val, config,
+            classes=classes, device=device, store=store, on_epoch=listeners, note=note,
+        )  # fmt: skip
+        outcome = training.run()
+    trained = [
+        TrainedRun(
+            spec.seed, spec.lr, spec.weight_decay, model, attempts[0].history, attempts[0].fitted, attempts[0].reason,
+            attempts[0].train_loss, attempts[0].epoch, attempts,
+        )
+        for spec, (model, attempts) in zip(specs, outcome, strict=True)
+    ]  # fmt: skip
+    if store is not None:
+        sets = {"train": train} | ({} if val is None else {"val": val})
+        # Test bags are opened only here, when the weights are final.
+        for name, bags in (tests or {}).items():
+            sets[name] = Feed(bags, device, memory_gb=config.memory_gb, name=name)
+            _check_alike(train.facts, sets[name].facts, name)
+        write_results(store, trained, sets, classes, data_record({k: f.facts for k, f in sets.items()}, data))
+    return trained
+
+
+def _specs(seeds: int | Sequence[int], config: TrainingConfig) -> list[RunSpec]:
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise InputError(f"seeds are {seeds!r}, expected a number of at least 1, or different numbers from 0 on")
+    return [RunSpec(seed, config.lr, config.weight_decay) for seed in numbers]
+
+
+def _options(name: str, preset: str | None, given: Mapping[str, Any], train: Feed, classes: int) -> dict[str, Any]:
+    """The options of preset and user, with what the bags themselves say: input size, unit and number of classes."""
+    options = resolve_options(name, preset, **given)
+    shape = train.facts.feature_shape
+    if "encoder" not in options and shape == (1, 28, 28):
+        options["encoder"] = "mnist-cnn"
+    if options.get("encoder") != "mnist-cnn":
+        if len(shape) != 1:
+            raise InputError(f"instances have features of shape {shape}: only the encoder 'mnist-cnn' takes pictures")
+        if options.setdefault("in_features", shape[0]) != shape[0]:
+            raise InputError(f"in_features is {options['in_features']}, but the bags have {shape[0]} features")
+    if "unit" in options and options["unit"] != train.facts.unit:
+        raise InputError(
+            f"the model's unit is {options['unit']!r}, but the bags' coordinates are in {train.facts.unit!r}"
+        )
+    options["unit"] = train.facts.unit
+    if options.setdefault("n_classes", classes) != classes:
+        raise InputError(f"n_classes is {options['n_classes']}, but the training labels have {classes} classes")
+    return options
+
+
+def _check_alike(train: Facts, other: Facts, name: str) -> None:
+    if train.feature_shape != other.feature_shape or train.unit != other.unit:
+        raise InputError(
+            f"the {name} bags have features {other.feature_shape} in {other.unit}, the training bags "
+            f"{train.feature_shape} in {train.unit}: they must come from the same encoder and unit"
+        )
+    shared = set(train.ids) & set(other.ids)
+    if shared:
+        raise InputError(
+            f"{len(shared)} {name} bags are training bags too (for example {min(shared)!r}): separate them"
+        )
+
+
+def data_record(sets: Mapping[str, Facts], data: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The content of data.json. The fingerprint is that of the training (and validation) bags."""
+    import hashlib
+
+    chosen = "".join(sets[name].fingerprint for name in ("train", "val") if name in sets)
+    return {
+        **(data or {}),
+        "fingerprint": hashlib.sha256(chosen.encode()).hexdigest(),
+        "splits": {name: facts.describe() for name, facts in sets.items()},
+    }
+
+
+def _listeners(
+    on_epoch: Callable[[Progress], None] | None, store: RunDirectory | None, config: TrainingConfig
+) -> Callable[[Progress], None] | None:
+    if not config.tensorboard:
+        return on_epoch
+    if store is None:
+        raise InputError("tensorboard events need a run directory: give out=")
+    from dasmil.train.tensorboard import EventWriter
+
+    events = EventWriter(store.path)
+
+    def both(progress: Progress) -> None:
+        events(progress)
+        if on_epoch:
+            on_epoch(progress)
+
+    return functools.partial(both)

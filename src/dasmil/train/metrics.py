@@ -1,0 +1,264 @@
+"""Scores of predictions, each with a bootstrap interval; all resamples are scored at once, as weights of the bags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dasmil.errors import InputError
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 1000
+CALIBRATION_BINS = 10
+METRICS = (
+    "balanced_accuracy", "auroc", "average_precision", "f1", "sensitivity", "specificity", "brier", "calibration_error",
+)  # fmt: skip
+
+
+def score(labels: ArrayLike, probabilities: ArrayLike, *, threshold: float = 0.5) -> dict[str, float]:
+    """Every metric of one set of predictions.
+
+    probabilities: [n] of class 1, or [n, classes] that sum to 1 (then scores are means over the classes, one against
+    the rest). Balanced accuracy and F1 are at 0.5 (or the largest class); sensitivity and specificity at ``threshold``.
+    A metric that needs both classes is NaN when only one is there.
+    """
+    y, p = _checked(labels, probabilities)
+    return {name: float(value[0]) for name, value in _weighted(y, p, np.ones((1, len(y))), threshold).items()}
+
+
+def choose_threshold(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """The threshold with the best balanced accuracy, halfway between two scores; of equals the one nearest 0.5."""
+    y, p = _checked(labels, probabilities)
+    if p.ndim > 1:
+        raise InputError("a threshold is chosen for two classes only; with more, the largest probability decides")
+    if y.min() == y.max():
+        return 0.5
+    values = np.unique(p)
+    candidates = np.concatenate([[0.5], (values[1:] + values[:-1]) / 2])
+    order = np.argsort(p, kind="stable")
+    below = np.searchsorted(p[order], candidates, side="left")  # predicted negative: p < threshold
+    positives_below = np.concatenate([[0], np.cumsum(y[order])])[below]
+    positives = y.sum()
+    balanced = (1 - positives_below / positives + (below - positives_below) / (len(y) - positives)) / 2
+    best = np.flatnonzero(balanced >= balanced.max() - 1e-12)
+    return float(candidates[best[np.argmin(np.abs(candidates[best] - 0.5))]])
+
+
+def calibration_curve(labels: ArrayLike, probabilities: ArrayLike) -> list[dict[str, float]]:
+    """Predicted against observed frequency in ten equal bins of the probability; empty bins are left out.
+
+    With more than two classes: confidence of the predicted class against how often it was right.
+    """
+    y, p = _checked(labels, probabilities)
+    y, p = _top_label(y, p)
+    index = _bins(p)
+    rows = []
+    for b in np.unique(index):
+        inside = index == b
+        rows.append(
+            {
+                "from": b / CALIBRATION_BINS,
+                "to": (b + 1) / CALIBRATION_BINS,
+                "predicted": float(p[inside].mean()),
+                "observed": float(y[inside].mean()),
+                "n": int(inside.sum()),
+            }
+        )
+    return rows
+
+
+def summarise(
+    labels: ArrayLike,
+    probabilities: Sequence[ArrayLike],
+    thresholds: Sequence[float],
+    *,
+    ensemble_threshold: float = 0.5,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Scores of several runs on the same bags: per run, mean, standard deviation, interval, and of their ensemble.
+
+    The interval is of the mean over runs, under resampling of the bags: it says how far this set of bags can be
+    trusted; the standard deviation says how much a new seed changes. The ensemble is the mean probability.
+    """
+    y, stacked = _checked(labels, np.stack([np.asarray(p, dtype=np.float64) for p in probabilities], axis=1))
+    runs = [stacked[:, r] for r in range(stacked.shape[1])]
+    mean_probability = stacked.mean(1)
+    per_run = [score(y, p, threshold=t) for p, t in zip(runs, thresholds, strict=True)]
+    ensemble = score(y, mean_probability, threshold=ensemble_threshold)
+    draws: dict[str, list[Array]] = {name: [] for name in METRICS}
+    ensemble_draws: dict[str, list[Array]] = {name: [] for name in METRICS}
+    for weights in _resampled(y, resamples, seed):
+        scored = [_weighted(y, p, weights, t) for p, t in zip(runs, thresholds, strict=True)]
+        together = _weighted(y, mean_probability, weights, ensemble_threshold)
+        for name in METRICS:
+            draws[name].append(np.mean([s[name] for s in scored], axis=0))
+            ensemble_draws[name].append(together[name])
+    values = {name: np.array([run[name] for run in per_run]) for name in METRICS}
+    return {
+        "n": len(y),
+        "positives": int((y == 1).sum()),
+        "classes": {str(c): int((y == c).sum()) for c in np.unique(y)},
+        "per_seed": per_run,
+        "mean": {name: float(v.mean()) for name, v in values.items()},
+        "std": {name: float(v.std(ddof=1)) if len(v) > 1 else 0.0 for name, v in values.items()},
+        "interval": {name: _interval(d) for name, d in draws.items()},
+        "ensemble": {**ensemble, "interval": {name: _interval(d) for name, d in ensemble_draws.items()}},
+        "calibration": calibration_curve(y, mean_probability),
+    }
+
+
+def bootstrap_difference(
+    labels: ArrayLike,
+    first: Sequence[ArrayLike],
+    second: Sequence[ArrayLike],
+    metric: str,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Mean score of the first runs minus that of the second on the same bags, both scored on the same resamples."""
+    if metric not in METRICS:
+        raise InputError(f"unknown metric {metric!r}. Known: {', '.join(METRICS)}")
+    y, _ = _checked(labels, first[0])
+    sides = [[_checked(y, p)[1] for p in side] for side in (first, second)]
+
+    def gap(weights: Array) -> Array:
+        a, b = (np.mean([_weighted(y, p, weights, 0.5)[metric] for p in side], axis=0) for side in sides)
+        return a - b
+
+    draws = [gap(weights) for weights in _resampled(y, resamples, seed)]
+    share = float((np.concatenate(draws) > 0).mean())
+    return {
+        "metric": metric,
+        "difference": float(gap(np.ones((1, len(y))))[0]),
+        "interval": _interval(draws),
+        "first_better": share,
+    }
+
+
+def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.int64], Array]:
+    y = np.asarray(labels, dtype=np.int64)
+    p = np.asarray(probabilities, dtype=np.float64)
+    if y.ndim != 1 or len(y) == 0 or len(p) != len(y):
+        raise InputError(
+            f"{y.shape} labels and {p.shape} probabilities: expected one row of each per bag, at least one"
+        )
+    if not np.isfinite(p).all():
+        raise InputError(f"{int((~np.isfinite(p)).sum())} predictions are NaN or infinite: the model diverged")
+    return y, p
+
+
+def _resampled(y: NDArray[np.int64], resamples: int, seed: int) -> Iterator[Array]:
+    """Weights [draws, n] of stratified bootstrap resamples: each class keeps its number of bags."""
+    rng = np.random.default_rng(seed)
+    chunk = max(1, min(resamples, 4_000_000 // len(y)))
+    for start in range(0, resamples, chunk):
+        weights = np.zeros((min(chunk, resamples - start), len(y)))
+        for c in np.unique(y):
+            members = np.flatnonzero(y == c)
+            weights[:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), len(weights))
+        yield weights
+
+
+def _interval(draws: list[Array]) -> list[float]:
+    values = np.concatenate(draws)
+    if np.isnan(values).all():
+        return [float("nan"), float("nan")]
+    low, high = np.nanpercentile(values, [2.5, 97.5])
+    return [float(low), float(high)]
+
+
+def _weighted(y: NDArray[np.int64], p: Array, w: Array, threshold: float) -> dict[str, Array]:
+    """Every metric under each row of the weights w [draws, n]: arrays [draws]."""
+    calibration = _calibration_error(y, p, w)
+    if p.ndim == 1:
+        at_half = _counts(y == 1, p >= 0.5, w)
+        at_threshold = _counts(y == 1, p >= threshold, w)
+        return {
+            "balanced_accuracy": (at_half.sensitivity + at_half.specificity) / 2,
+            "auroc": _auroc(y == 1, p, w),
+            "average_precision": _average_precision(y == 1, p, w),
+            "f1": at_half.f1,
+            "sensitivity": at_threshold.sensitivity,
+            "specificity": at_threshold.specificity,
+            "brier": w @ np.square(p - y) / w.sum(1),
+            "calibration_error": calibration,
+        }
+    predicted = p.argmax(1)
+    classes = range(p.shape[1])
+    counts = [_counts(y == c, predicted == c, w) for c in classes]
+
+    def over_classes(values: list[Array]) -> Array:
+        return np.mean(values, axis=0)
+
+    one_hot = np.eye(p.shape[1])[y]
+    return {
+        "balanced_accuracy": over_classes([c.sensitivity for c in counts]),
+        "auroc": over_classes([_auroc(y == c, p[:, c], w) for c in classes]),
+        "average_precision": over_classes([_average_precision(y == c, p[:, c], w) for c in classes]),
+        "f1": over_classes([c.f1 for c in counts]),
+        "sensitivity": over_classes([c.sensitivity for c in counts]),
+        "specificity": over_classes([c.specificity for c in counts]),
+        "brier": w @ np.square(p - one_hot).sum(1) / w.sum(1),
+        "calibration_error": calibration,
+    }
+
+
+class _counts:
+    """Weighted confusion counts of a yes/no prediction."""
+
+    def __init__(self, truth: NDArray[np.bool_], predicted: NDArray[np.bool_], w: Array) -> None:
+        tp, fn = w @ (truth & predicted), w @ (truth & ~predicted)
+        fp, tn = w @ (~truth & predicted), w @ (~truth & ~predicted)
+        self.sensitivity = _divide(tp, tp + fn)
+        self.specificity = _divide(tn, tn + fp)
+        self.f1 = np.where(tp + fp + fn > 0, _divide(2 * tp, 2 * tp + fp + fn), 0.0)
+
+
+def _divide(a: Array, b: Array) -> Array:
+    return np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0)
+
+
+def _by_score(truth: NDArray[np.bool_], p: Array, w: Array) -> tuple[Array, Array]:
+    """Weights of positives and of negatives [draws, distinct scores], from the lowest score to the highest."""
+    order = np.argsort(p, kind="stable")
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(p[order]) > 0]))
+    sorted_weights = w[:, order]
+    collect: Callable[[Array], Array] = lambda v: np.add.reduceat(v, starts, axis=1)  # noqa: E731
+    positive = truth[order]
+    return collect(sorted_weights * positive), collect(sorted_weights * ~positive)
+
+
+def _auroc(truth: NDArray[np.bool_], p: Array, w: Array) -> Array:
+    positive, negative = _by_score(truth, p, w)
+    below = np.cumsum(negative, axis=1) - negative / 2  # ties count half
+    return _divide((positive * below).sum(1), positive.sum(1) * negative.sum(1))
+
+
+def _average_precision(truth: NDArray[np.bool_], p: Array, w: Array) -> Array:
+    positive, negative = (side[:, ::-1] for side in _by_score(truth, p, w))
+    hits, misses = np.cumsum(positive, axis=1), np.cumsum(negative, axis=1)
+    precision = np.divide(hits, hits + misses, out=np.zeros_like(hits), where=hits + misses > 0)
+    return _divide((positive * precision).sum(1), positive.sum(1))
+
+
+def _top_label(y: NDArray[np.int64], p: Array) -> tuple[NDArray[np.int64], Array]:
+    if p.ndim == 1:
+        return y, p
+    return (p.argmax(1) == y).astype(np.int64), p.max(1)
+
+
+def _bins(p: Array) -> NDArray[np.int64]:
+    return np.clip((p * CALIBRATION_BINS).astype(np.int64), 0, CALIBRATION_BINS - 1)
+
+
+def _calibration_error(y: NDArray[np.int64], p: Array, w: Array) -> Array:
+    """Expected calibration error: mean over bags of |observed - predicted| of the bag's bin."""
+    y, p = _top_label(y, p)
+    member = np.eye(CALIBRATION_BINS)[_bins(p)]
+    return np.abs((w * (y - p)) @ member).sum(1) / w.sum(1)

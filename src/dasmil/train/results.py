@@ -1,0 +1,97 @@
+"""What a finished run leaves: weights, curves, predictions, and their summary over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.train.evaluate import model_logits, probabilities
+from dasmil.train.feed import Feed
+from dasmil.train.metrics import choose_threshold, summarise
+from dasmil.train.run_dir import RunDirectory, replacing, write_csv, write_json
+
+if TYPE_CHECKING:
+    from dasmil.train.fit import TrainedRun
+
+
+def write_results(
+    run_dir: RunDirectory, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int, data: dict[str, Any]
+) -> dict[str, Any]:
+    """Write seed-K/*, data.json and summary.json; returns the summary."""
+    logits = {name: model_logits([run.model for run in runs], feed) for name, feed in sets.items()}
+    for k, run in enumerate(runs):
+        folder = run_dir.seed_path(run.seed)
+        with replacing(folder / "model.safetensors") as temporary:
+            run.model.save(temporary)
+        run_dir.write_history(run.seed, run.history)
+        rows = [row for name, feed in sets.items() for row in prediction_rows(name, feed, logits[name][k], classes)]
+        write_csv(folder / "predictions.csv", rows)
+        write_json(folder / "status.json", _status(run))
+    summary = summarise_sets(sets, logits, classes)
+    summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
+    summary["selection"] = run_dir.config["training"]["selection"]
+    summary["seeds"] = [run.seed for run in runs]
+    write_json(run_dir.path / "data.json", data)
+    write_json(run_dir.path / "summary.json", summary)
+    return summary
+
+
+def summarise_sets(sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.float64]], classes: int) -> dict[str, Any]:
+    """Thresholds from the validation bags alone, and the scores of every set at them."""
+    probability = {name: probabilities(value, classes) for name, value in logits.items()}
+    count = len(next(iter(logits.values())))
+    thresholds, together, origin = [0.5] * count, 0.5, "fixed"
+    if classes == 2 and "val" in sets:
+        labels = sets["val"].facts.labels
+        thresholds = [choose_threshold(labels, p) for p in probability["val"]]
+        together, origin = choose_threshold(labels, probability["val"].mean(0)), "val"
+    splits = {
+        name: summarise(feed.facts.labels, list(probability[name]), thresholds, ensemble_threshold=together)
+        for name, feed in sets.items()
+    }
+    return {"splits": splits, "threshold": {"per_seed": thresholds, "ensemble": together, "chosen_on": origin}}
+
+
+def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes: int) -> list[dict[str, Any]]:
+    """One row a bag: bag_id, split, label, logit (or one per class), probability, prediction."""
+    probability = probabilities(logits, classes)
+    rows = []
+    for i, bag_id in enumerate(feed.facts.ids):
+        row: dict[str, Any] = {"bag_id": bag_id, "split": split, "label": int(feed.facts.labels[i])}
+        if classes == 2:
+            row |= {"logit": float(logits[i]), "probability": float(probability[i])}
+            row["prediction"] = int(probability[i] >= 0.5)
+        else:
+            row |= {f"logit_{c}": float(v) for c, v in enumerate(logits[i])}
+            row |= {f"probability_{c}": float(v) for c, v in enumerate(probability[i])}
+            row["probability"] = float(probability[i].max())
+            row["prediction"] = int(probability[i].argmax())
+        rows.append(row)
+    return rows
+
+
+def _status(run: TrainedRun) -> dict[str, Any]:
+    return {
+        "seed": run.seed,
+        "fitted": run.fitted,
+        "reason": run.reason,
+        "train_loss": run.train_loss,
+        "epoch": run.epoch,
+        "restarts": len(run.attempts) - 1,
+        "attempt": run.attempts[0].attempt,
+        "attempts": [
+            {
+                "attempt": a.attempt,
+                "train_loss": a.train_loss,
+                "fitted": a.fitted,
+                "epoch": a.epoch,
+                "theta_init": a.options.get("theta_init"),
+                "beta_init": a.options.get("beta_init"),
+            }
+            for a in sorted(run.attempts, key=lambda a: a.attempt)
+        ],
+        "learned_distances": run.model.learned_distances(),
+    }

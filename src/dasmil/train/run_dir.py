@@ -1,0 +1,255 @@
+"""The run directory: every file that training leaves behind, written whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import math
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dasmil import __version__
+from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.train.config import config_hash, differences
+
+FORMAT = "dasmil-run"
+FORMAT_VERSION = 1
+CHECKPOINT_FORMAT = "dasmil-checkpoint"
+
+
+class StorageError(DasmilError, OSError):
+    """A file of a run could not be written."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside ``path``; it becomes ``path`` when the block ends well and disappears otherwise."""
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp gives the file to its owner alone
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
+        if full:
+            raise StorageError(
+                f"the disk is full: {path} could not be written. What was saved before is intact; free some space and "
+                "run the same command with --resume"
+            ) from error
+        raise StorageError(f"{path} could not be written: {error}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON; NaN and infinity, which JSON does not know, become null."""
+    write_text(path, json.dumps(_finite(value), indent=2) + "\n")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> None:
+    """Write rows as CSV; columns default to those of the first row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file of a run."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: expected a run directory written by dasmil train") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not readable as JSON ({error})") from error
+
+
+class RunDirectory:
+    """A folder that belongs to one run configuration; see docs/training.md for its files."""
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path = path
+        self.config = config
+        self.hash = config_hash(config)
+
+    @classmethod
+    def open(cls, path: str | Path, config: dict[str, Any], data: dict[str, Any], *, resume: bool) -> RunDirectory:
+        """Begin a run in a new folder, or go on with the one that is there (``resume``)."""
+        path = Path(path)
+        run = cls(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **_finite(config)})
+        known = path / "config.json"
+        if known.exists():
+            found = read_json(known)
+            changes = differences(found, run.config)
+            if not resume:
+                kind = "this run" if not changes else "another run"
+                advice = "continue it with --resume, or choose" if not changes else "choose"
+                raise InputError(f"{path} already holds {kind} ({_title(found)}): {advice} another folder with --out")
+            if changes:
+                shown = "; ".join(changes[:5]) + ("; ..." if len(changes) > 5 else "")
+                raise InputError(
+                    f"{path} holds another run ({_title(found)}), which cannot be resumed with other settings "
+                    f"({shown}): use the same settings or another folder"
+                )
+            before = read_json(path / "data.json")
+            if before.get("fingerprint") != data["fingerprint"]:
+                raise InputError(
+                    f"{path} was trained on other bags (fingerprint {str(before.get('fingerprint'))[:12]}, now "
+                    f"{data['fingerprint'][:12]}): give it the same data to resume, or another folder"
+                )
+        elif path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file, expected a folder for the run")
+        elif resume:
+            raise InputError(f"{path} holds no run to resume: leave out --resume to start one")
+        write_json(path / "data.json", data)
+        write_json(path / "versions.json", versions())
+        write_json(known, run.config)
+        return run
+
+    # --- checkpoint (the Store of the training loop) ---
+
+    def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Keep the state of training in one file; checkpoint.json repeats the few facts a reader may want."""
+        header = {
+            "format": CHECKPOINT_FORMAT,
+            "config_hash": self.hash,
+            "model": str(self.config["model"]["name"]),
+            "state": json.dumps(state),
+        }
+        with replacing(self.path / "checkpoint.safetensors") as temporary:
+            save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary, header)
+        for seed, rows in self._histories(state).items():
+            self.write_history(seed, rows)
+        facts = {
+            "config_hash": self.hash,
+            "model": header["model"],
+            "attempt": state["attempt"],
+            "epoch": state["epoch"],
+            "epochs": self.config["training"]["epochs"],
+            "done": not state["rows"],
+            "dasmil_version": __version__,
+        }
+        write_json(self.path / "checkpoint.json", facts)
+
+    def _histories(self, state: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+        seeds = self.config["seeds"]
+        return {seeds[row]: s["history"] for row, s in zip(state["rows"], state["states"]) if s["history"]}
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The saved state, or None before the end of the first epoch."""
+        file = self.path / "checkpoint.safetensors"
+        if not file.exists():
+            return None
+        try:
+            with safe_open(file, framework="pt") as reader:
+                header = reader.metadata() or {}
+                tensors = {key: reader.get_tensor(key) for key in reader.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise DataError(f"{file} is not a readable checkpoint ({error}): delete it to start again") from error
+        if header.get("format") != CHECKPOINT_FORMAT:
+            raise DataError(f"{file} is not a checkpoint of dasmil: delete it to start again")
+        if header.get("config_hash") != self.hash:
+            raise DataError(
+                f"{file} is the checkpoint of another run (model {header.get('model')}), expected "
+                f"{_title(self.config)}: put the right one back, or delete it to start again"
+            )
+        return tensors, json.loads(header["state"])
+
+    # --- results of one seed ---
+
+    def seed_path(self, seed: int) -> Path:
+        return self.path / f"seed-{seed}"
+
+    def write_history(self, seed: int, rows: list[dict[str, Any]]) -> None:
+        """metrics.csv, one row an epoch."""
+        write_csv(self.seed_path(seed) / "metrics.csv", rows, _history_columns(rows))
+
+
+def _history_columns(rows: list[dict[str, Any]]) -> list[str]:
+    first = ["epoch", "lr", "train_loss", "train_balanced_accuracy", "val_loss", "val_auroc", "val_balanced_accuracy"]
+    first.append("seconds")
+    return first + [name for name in rows[0] if name not in first]
+
+
+def _title(config: Mapping[str, Any]) -> str:
+    data = config.get("data", {})
+    name = data.get("name") or data.get("bags") or "own bags"
+    model = config.get("model", {}).get("name", "unknown model")
+    return f"{model} on {name}, seeds {', '.join(map(str, config.get('seeds', [])))}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the numbers."""
+    from importlib.metadata import version
+
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "torch_geometric", "nystrom-attention")
+    return {
+        "dasmil": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: version(name) for name in packages},
+    }
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A finished run directory (or one fold of it), as evaluate and predict read it."""
+
+    path: Path
+    config: dict[str, Any]
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def read(cls, path: str | Path) -> StoredRun:
+        """Check that this is a run directory with at least one trained model."""
+        path = Path(path)
+        if not path.exists():
+            raise InputError(f"{path} does not exist: expected a run directory written by dasmil train")
+        config = read_json(path / "config.json")
+        if not isinstance(config, dict) or config.get("format") != FORMAT:
+            raise DataError(f"{path / 'config.json'} does not describe a run of dasmil train")
+        found = sorted(int(m[1]) for p in path.glob("seed-*") if (m := re.fullmatch(r"seed-(\d+)", p.name)))
+        seeds = tuple(s for s in found if (path / f"seed-{s}" / "model.safetensors").exists())
+        if not seeds:
+            raise DataError(f"{path} holds no trained model yet: finish it with dasmil train ... --resume")
+        return cls(path, config, seeds)
+
+    def model_files(self) -> list[Path]:
+        return [self.path / f"seed-{s}" / "model.safetensors" for s in self.seeds]

@@ -1,0 +1,32 @@
+"""TensorBoard events: the columns of metrics.csv, one run per seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dasmil.errors import MissingDependencyError
+from dasmil.train.loop import Progress
+
+
+class EventWriter:
+    """Writes one event file per seed below seed-K/tensorboard."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingDependencyError("tensorboard", "tensorboard", "writing TensorBoard events") from error
+        self._path = path
+        self._create = SummaryWriter
+        self._writers: dict[int, SummaryWriter] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        for seed, row in zip(progress.seeds, progress.rows, strict=True):
+            if seed not in self._writers:
+                folder = self._path / f"seed-{seed}" / "tensorboard"
+                self._writers[seed] = self._create(str(folder), purge_step=progress.epoch)
+            writer = self._writers[seed]
+            for name, value in row.items():
+                if name != "epoch":
+                    writer.add_scalar(name, value, int(row["epoch"]))
+            writer.flush()
