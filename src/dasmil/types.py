@@ -92,11 +92,13 @@ class Output:
 
     logit: [*batch] for two classes, [*batch, classes] for more; aux_loss: [*batch], added to the bag loss;
     instance_scores: [*batch, n], the model's own weight of each instance where it has one (for example attention).
+    side_logits: [*batch, s] (or [*batch, s, classes]), s further logits of the same bag, each with its own bag loss.
     """
 
     logit: Tensor
     aux_loss: Tensor | None = None
     instance_scores: Tensor | None = None
+    side_logits: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,35 @@ from dasmil.errors import InputError, unknown_name
 from dasmil.models.ab_mil import ABMIL, GatedABMIL
 from dasmil.models.base import MILModel
 from dasmil.models.das_mil import DASMIL
+from dasmil.models.disc_rel_sa import DiscRelSA
+from dasmil.models.gnn import GAT, GCN
+from dasmil.models.mil_gnn import MILGNN, MILGNNDS
 from dasmil.models.pooling import MaxPool, MeanPool
 from dasmil.models.presets import PRESETS
 from dasmil.models.sa import SA
+from dasmil.models.sa_position import SAAxial, SAFourier
+from dasmil.models.set_transformer import ISetTransformer, SetTransformer
 from dasmil.models.storage import load_model
+from dasmil.models.transmil import TransMIL
 
-_CLASSES: tuple[type[MILModel], ...] = (MaxPool, MeanPool, ABMIL, GatedABMIL, SA, DASMIL)
-MODELS: dict[str, type[MILModel]] = {cls.name: cls for cls in _CLASSES}
+MODELS: dict[str, type[MILModel]] = {
+    "max-pool": MaxPool,
+    "mean-pool": MeanPool,
+    "ab-mil": ABMIL,
+    "gated-ab-mil": GatedABMIL,
+    "mil-gnn": MILGNN,
+    "mil-gnn-ds": MILGNNDS,
+    "gat": GAT,
+    "gcn": GCN,
+    "set-transformer": SetTransformer,
+    "iset-transformer": ISetTransformer,
+    "sa": SA,
+    "sa-axial": SAAxial,
+    "sa-fourier": SAFourier,
+    "disc-rel-sa": DiscRelSA,
+    "transmil": TransMIL,
+    "das-mil": DASMIL,
+}
 
 __all__ = ["MODELS", "PRESETS", "MILModel", "create_model", "list_models", "load_model", "resolve_options"]
 

@@ -38,6 +38,7 @@ class Aggregated(NamedTuple):
     embedding: Tensor
     aux_loss: Tensor | None = None
     instance_scores: Tensor | None = None
+    side_logits: Tensor | None = None
 
 
 class MILModel(nn.Module):
@@ -100,8 +101,12 @@ class MILModel(nn.Module):
         return self.encoder.out_features
 
     def make_classifier(self, in_features: int) -> Linear:
-        """f: eq. (method:score) without the sigmoid; one logit for two classes."""
-        return Linear(in_features, 1 if self.n_classes == 2 else self.n_classes)
+        """f: eq. (method:score) without the sigmoid."""
+        return Linear(in_features, self.n_logits)
+
+    @property
+    def n_logits(self) -> int:
+        return 1 if self.n_classes == 2 else self.n_classes
 
     def forward(
         self, features: Tensor, coords: Tensor, mask: Tensor | None = None, section: Tensor | None = None
@@ -111,12 +116,8 @@ class MILModel(nn.Module):
         z = self.encoder(features)
         coords = coords.to(torch.promote_types(coords.dtype, z.dtype))
         aggregated: Aggregated = self.aggregator(z, coords, mask, section)
-        return Output(
-            self._logit(self.classifier(aggregated.embedding)), aggregated.aux_loss, aggregated.instance_scores
-        )
-
-    def _logit(self, scores: Tensor) -> Tensor:
-        return scores.squeeze(-1) if self.n_classes == 2 else scores
+        logit, *travellers = self.classifier(aggregated.embedding), *aggregated[1:]
+        return Output(logit.squeeze(-1) if self.n_classes == 2 else logit, *travellers)
 
     def _check(self, features: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> None:
         own = self.encoder.in_shape

@@ -8,6 +8,6 @@ from typing import Any
 PRESETS: dict[str, dict[str, Any]] = {
     # Collages of 256 x 256 px; distances are divided by their diagonal.
     "mnist-collage": {"encoder": "mnist-cnn", "distance_scale": 256 * math.sqrt(2), "unit": "px"},
-    # CTransPath features. distance_scale is left to the data: the published 46,816 sqrt(2) px is an unexplained constant.
+    # CTransPath features. The distance scale is left to the data: the published constant is an unexplained one.
     "camelyon16": {"in_features": 768, "unit": "um"},
 }

@@ -102,11 +102,11 @@ class DistanceAwareAttention(AttentionHeads):
         self.phi, self.product_term, self.self_pair, self.distance_scale = phi, product_term, self_pair, distance_scale
         for letter, name, size in (("k", "key", hidden), ("q", "query", hidden), ("v", "value", out_features // heads)):
             tensor = torch.randn(heads, 2, size) if letter in embeddings else None
-            _register(self, f"{name}_embed", tensor, trainable=train_embeddings)
+            register(self, f"{name}_embed", tensor, trainable=train_embeddings)
         self.theta: Tensor | None
         self.beta: Tensor | None
-        _register(self, "theta", per_head("theta_init", theta_init, heads) if embeddings else None, trainable=train_phi)
-        _register(self, "beta", per_head("beta_init", beta_init, heads) if embeddings else None, trainable=train_phi)
+        register(self, "theta", per_head("theta_init", theta_init, heads) if embeddings else None, trainable=train_phi)
+        register(self, "beta", per_head("beta_init", beta_init, heads) if embeddings else None, trainable=train_phi)
 
     def forward(self, x: Tensor, coords: Tensor, mask: Tensor | None = None, section: Tensor | None = None) -> Tensor:
         query, key, value = self.project(x)
@@ -153,7 +153,8 @@ def per_head(name: str, value: float | Sequence[float], heads: int) -> Tensor:
     return torch.tensor(values)
 
 
-def _register(module: nn.Module, name: str, tensor: Tensor | None, *, trainable: bool) -> None:
+def register(module: nn.Module, name: str, tensor: Tensor | None, *, trainable: bool = True) -> None:
+    """Keep a tensor under that name, as a parameter if it is to be trained, else as a buffer (None: unused)."""
     if tensor is not None and trainable:
         module.register_parameter(name, nn.Parameter(tensor))
     else:
