@@ -17,6 +17,8 @@ app = App(
 )
 
 VERBS = {
+    "encoders": "List the encoders that `extract` can use.",
+    "doctor": "Check a folder of features, and its label table, before training.",
     "bench": "Measure speed and memory side by side, as ratios.",
 }
 for _verb, _help in VERBS.items():

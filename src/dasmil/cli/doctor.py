@@ -1,0 +1,125 @@
+"""`dasmil doctor`: find what is wrong with a folder of features before training on it."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+app = App(name="doctor", help="Check a folder of features, and its label table, before training.")
+
+
+@app.default
+def doctor(
+    bags: Path,
+    *,
+    labels: Path | None = None,
+    slide_table: Path | None = None,
+    slide_column: str | None = None,
+    label_column: str | None = None,
+    patient_column: str | None = None,
+    split_column: str | None = None,
+    mpp: str | None = None,
+    tile_um: float | None = None,
+    scale_table: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Check a folder of features, and its label table, before training. Exit code 1 if anything is wrong.
+
+    Example: dasmil doctor features/ --labels labels.csv --mpp 0.25
+
+    Parameters
+    ----------
+    bags
+        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow; told apart automatically).
+    labels
+        CSV with slide, label, and optionally patient and split; also CLAM's and STAMP's tables.
+    slide_table
+        STAMP's slide table (patient, file name), when --labels is its table of patients.
+    mpp
+        Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
+    tile_um
+        Edge of a tile in micrometres, where the files do not say.
+    scale_table
+        CSV with slide and any of mpp, tile_um, width_px, height_px, for slides that differ.
+    json
+        Print everything as JSON instead of a table.
+    """
+    from dasmil.data.doctor import Checkup, check_bags
+    from dasmil.data.labels import read_labels
+    from dasmil.data.scale import read_scales
+
+    rows = None
+    if labels is not None:
+        rows = read_labels(
+            labels, slide_table=slide_table, slide_column=slide_column, label_column=label_column,
+            patient_column=patient_column, split_column=split_column,
+        )  # fmt: skip
+    scales = read_scales(mpp, tile_um, scale_table)
+    checkup = None
+    for step in _shown(check_bags(bags, rows, scales), quiet=json):
+        checkup = step
+    assert isinstance(checkup, Checkup)
+    if json:
+        print(json_module.dumps(checkup.as_json(), indent=2))
+    else:
+        _print(checkup)
+    return 0 if checkup.healthy else 1
+
+
+def _shown(steps, quiet: bool):
+    """Show one progress line on a terminal and hand on the last item."""
+    from rich.progress import Progress
+
+    if quiet or not sys.stderr.isatty():
+        yield list(steps)[-1]
+        return
+    from rich.console import Console
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Checking", total=None)
+        last = None
+        for last in steps:
+            if isinstance(last, tuple):
+                done, total, slide = last
+                progress.update(task, completed=done, total=total, description=f"Checking {slide}")
+        yield last
+
+
+def _print(checkup) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    tiles = [row["tiles"] for row in checkup.rows if row["tiles"]]
+    table = Table("slide", "format", "tiles", "features", "tile um", "stride um", box=None, pad_edge=False)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    shown = checkup.rows if len(checkup.rows) <= 30 else [*checkup.rows[:29], None]
+    for row in shown:
+        if row is None:
+            table.add_row(f"... {len(checkup.rows) - 29} more (--json lists all)")
+            continue
+        cells = (row.get(name) for name in ("format", "tiles", "features", "tile_um", "stride_um"))
+        table.add_row(row["slide"], *("-" if cell is None else _cell(cell) for cell in cells))
+    console.print(table)
+    console.print()
+    if tiles:
+        console.print(f"{len(checkup.rows)} files, {sum(tiles):,} tiles, largest bag {max(tiles):,}", highlight=False)
+    for rule, count in checkup.rules.items():
+        console.print(f"{count} files read as {rule}", highlight=False, markup=False)
+    for line in checkup.cohort:
+        console.print(line, highlight=False, markup=False)
+    for finding in checkup.findings:
+        console.print(f"{finding.level}: {finding.check}: {finding.message}", highlight=False, markup=False)
+    if not checkup.findings:
+        console.print("Nothing wrong found.")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,251 @@
+"""A cohort: labelled bags that are read when they are asked for, and a report of everything that did not match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import torch
+
+from dasmil.data.bag_cache import CACHE_BYTES, BagCache
+from dasmil.data.combine import join_sections, sample_instances
+from dasmil.data.formats import FeatureFile, Probe, find_feature_files, probe_features, read_features, slide_name
+from dasmil.data.labels import LabelRow
+from dasmil.data.match import CohortReport, Matched, match_labels
+from dasmil.data.scale import Scales
+from dasmil.errors import DataError, InputError
+from dasmil.types import Bag
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One bag of a cohort before it is read: a slide, or all slides of a patient (one section each)."""
+
+    bag_id: str
+    label: int | None
+    patient_id: str | None
+    split: str | None
+    sources: tuple[Callable[[], Bag], ...]
+    paths: tuple[Path, ...] = ()
+
+
+class Cohort(Sequence[Bag]):
+    """Labelled bags in a fixed order; ``cohort[i]`` reads bag i, slices and ``subset`` read nothing."""
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        classes: tuple[str, ...],
+        report: CohortReport,
+        *,
+        max_instances: int | None = None,
+        seed: int = 0,
+        cache: BagCache | None = None,
+    ) -> None:
+        if max_instances is not None and max_instances < 1:
+            raise InputError(f"max_instances is {max_instances}, expected a positive number or none at all")
+        self.entries = tuple(entries)
+        self.classes = classes
+        self.report = report
+        self.max_instances = max_instances
+        self.seed = seed
+        self._cache = cache if cache is not None else BagCache()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Bag: ...
+    @overload
+    def __getitem__(self, index: slice) -> Cohort: ...
+    def __getitem__(self, index: int | slice) -> Bag | Cohort:
+        if isinstance(index, slice):
+            return self.subset(range(len(self))[index])
+        entry = self.entries[index]
+        return self._cache.get(entry.bag_id, lambda: self._read(entry))
+
+    def subset(self, indices: Iterable[int]) -> Cohort:
+        """The bags with these numbers, as a cohort that shares this one's memory."""
+        return Cohort(
+            [self.entries[i] for i in indices],
+            self.classes,
+            self.report,
+            max_instances=self.max_instances,
+            seed=self.seed,
+            cache=self._cache,
+        )
+
+    @property
+    def labels(self) -> list[int | None]:
+        """Class numbers, without reading any features."""
+        return [entry.label for entry in self.entries]
+
+    @property
+    def bag_ids(self) -> list[str]:
+        return [entry.bag_id for entry in self.entries]
+
+    @property
+    def patients(self) -> list[str]:
+        """The patient of every bag; a bag without one is its own patient."""
+        return [entry.patient_id if entry.patient_id is not None else entry.bag_id for entry in self.entries]
+
+    @property
+    def splits(self) -> dict[str, list[int]]:
+        """Bag numbers per split that the label table assigns; empty if it has no split column."""
+        found: dict[str, list[int]] = {}
+        for i, entry in enumerate(self.entries):
+            if entry.split is not None:
+                found.setdefault(entry.split, []).append(i)
+        return found
+
+    def read_ahead(self, order: Iterable[int], depth: int = 2) -> Iterator[Bag]:
+        """Bags in this order, the next ``depth`` being read by another thread while one is in use."""
+        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
+            waiting: list = []
+            for index in order:
+                waiting.append(pool.submit(self.__getitem__, index))
+                if len(waiting) > depth:
+                    yield waiting.pop(0).result()
+            for future in waiting:
+                yield future.result()
+
+    def _read(self, entry: Entry) -> Bag:
+        bags = [read() for read in entry.sources]
+        bag = bags[0] if len(bags) == 1 else join_sections(entry.bag_id, bags)
+        bag = replace(bag, bag_id=entry.bag_id, label=entry.label, patient_id=entry.patient_id)
+        if self.max_instances is not None and len(bag) > self.max_instances:
+            bag = sample_instances(bag, self.max_instances, self.seed)
+        return bag
+
+
+def load_cohort(
+    bags: str | Path | Sequence[Bag],
+    labels: Sequence[LabelRow] | None = None,
+    *,
+    scales: Scales | None = None,
+    classes: Sequence[str] | None = None,
+    per_patient: bool = False,
+    max_instances: int | None = None,
+    seed: int = 0,
+    strict: bool = False,
+    cache_bytes: int = CACHE_BYTES,
+) -> Cohort:
+    """Join a folder of feature files (any known format), or bags in memory, with a label table.
+
+    labels None: an unlabelled cohort, for prediction; labels that bags carry themselves are kept.
+    strict: slides without a label and labels without a slide are errors instead of lines in the report.
+    """
+    scales = scales or Scales()
+    if isinstance(bags, str | Path):
+        files = find_feature_files(Path(bags))
+        sources = [(slide_name(path), path, _file_source(path, scales)) for path in files]
+    else:
+        sources = [(bag.bag_id, None, _memory_source(bag)) for bag in bags]
+    matched = match_labels([(name, path) for name, path, _ in sources], labels, classes, own=_own_labels(bags, labels))
+    if strict and matched.report.unmatched:
+        raise DataError(f"labels and bags do not match: {'; '.join(matched.report.unmatched)}")
+    readers = {name: source for name, _, source in sources}
+    entries = _per_patient(matched, readers) if per_patient else _per_slide(matched, readers)
+    return Cohort(
+        entries, matched.classes, matched.report, max_instances=max_instances, seed=seed, cache=BagCache(cache_bytes)
+    )
+
+
+def probe_cohort(cohort: Cohort) -> list[list[Probe]]:
+    """Sizes and declarations of every bag's files, without reading features; only for cohorts made of files."""
+    return [[probe_features(path) for path in entry.paths] for entry in cohort.entries]
+
+
+def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:
+    """Instances per bag (after ``max_instances``) and the number of features, without reading features of files."""
+    sizes: list[int] = []
+    widths: set[int] = set()
+    for i, entry in enumerate(cohort.entries):
+        if entry.paths:
+            probes = [probe_features(path) for path in entry.paths]
+            n = sum(probe.n for probe in probes)
+            widths |= {probe.in_features for probe in probes}
+        else:
+            n = len(cohort[i])
+            widths.add(int(np.prod(cohort[i].features.shape[1:])))
+        sizes.append(min(n, cohort.max_instances or n))
+    if len(widths) != 1:
+        raise DataError(f"bags have different numbers of features ({sorted(widths)}): they come from several encoders")
+    return sizes, widths.pop()
+
+
+def to_bag(file: FeatureFile, bag_id: str) -> Bag:
+    """A feature file as a bag; how its positions were found travels in ``metadata['coords_rule']``."""
+    optional = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in file.optional.items()}
+    metadata = {"coords_rule": file.rule, "source_format": file.probe.format, **file.metadata}
+    for name, value in (("tile_um", file.tile_um), ("mpp", file.mpp), ("encoder", file.probe.encoder)):
+        if value is not None:
+            metadata.setdefault(name, value)
+    return Bag(features=file.features, coords=file.coords, unit="um", bag_id=bag_id, metadata=metadata, **optional)  # type: ignore[arg-type]
+
+
+def _file_source(path: Path, scales: Scales) -> Callable[[], Bag]:
+    def read() -> Bag:
+        name = slide_name(path)
+        file = read_features(path, scales.of(name))
+        return to_bag(file, name)
+
+    return read
+
+
+def _memory_source(bag: Bag) -> Callable[[], Bag]:
+    return lambda: bag
+
+
+def _own_labels(bags: str | Path | Sequence[Bag], labels: Sequence[LabelRow] | None) -> list[LabelRow] | None:
+    if isinstance(bags, str | Path) or labels is not None:
+        return None
+    return [LabelRow(bag.bag_id, None if bag.label is None else str(bag.label), bag.patient_id) for bag in bags]
+
+
+def _per_slide(matched: Matched, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
+    return [
+        Entry(
+            bag_id=slide.name,
+            label=slide.label,
+            patient_id=slide.patient,
+            split=slide.split,
+            sources=(readers[slide.name],),
+            paths=() if slide.path is None else (slide.path,),
+        )
+        for slide in matched.slides
+    ]
+
+
+def _per_patient(matched: Matched, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
+    groups: dict[str, list] = {}
+    for slide in matched.slides:
+        if slide.patient is None:
+            raise DataError(
+                f"slide {slide.name!r} has no patient, so it cannot be joined with others of its patient; "
+                "add a patient column to the label table"
+            )
+        groups.setdefault(slide.patient, []).append(slide)
+    entries: list[Entry] = []
+    for patient, slides in groups.items():
+        found = {slide.label for slide in slides}
+        if len(found) > 1:
+            names = ", ".join(f"{slide.name}: {matched.classes[slide.label]}" for slide in slides)
+            raise DataError(
+                f"patient {patient!r} has slides with different labels ({names}): give the patient one label"
+            )
+        entries.append(
+            Entry(
+                bag_id=patient,
+                label=slides[0].label,
+                patient_id=patient,
+                split=slides[0].split,
+                sources=tuple(readers[slide.name] for slide in slides),
+                paths=tuple(slide.path for slide in slides if slide.path is not None),
+            )
+        )
+    return entries

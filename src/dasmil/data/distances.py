@@ -1,0 +1,39 @@
+"""How far instances of a cohort lie apart: what a model's length scale should start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dasmil.errors import DataError
+from dasmil.types import Bag
+
+
+def pair_distances(bags: Sequence[Bag], *, pairs_per_bag: int = 2000, max_bags: int = 200, seed: int = 0) -> np.ndarray:
+    """Distances of random pairs of instances of the same section, in the bags' unit; equally many from every bag."""
+    rng = np.random.default_rng(seed)
+    chosen = range(len(bags)) if len(bags) <= max_bags else np.sort(rng.choice(len(bags), max_bags, replace=False))
+    found: list[np.ndarray] = []
+    for number in chosen:
+        bag = bags[int(number)]
+        n = len(bag)
+        if n < 2:
+            continue
+        i = rng.integers(0, n, pairs_per_bag)
+        j = (i + rng.integers(1, n, pairs_per_bag)) % n
+        coords = bag.coords.numpy()
+        distance = np.sqrt(((coords[i] - coords[j]).astype(np.float64) ** 2).sum(1))
+        if bag.section is not None:
+            section = bag.section.numpy()
+            distance = distance[section[i] == section[j]]
+        found.append(distance)
+    distances = np.concatenate(found) if found else np.empty(0)
+    if not (distances > 0).any():
+        raise DataError("no two instances of a bag lie apart: distances cannot be learned from these bags")
+    return distances[distances > 0]
+
+
+def distance_quantiles(bags: Sequence[Bag], quantiles: Sequence[float], **options: int) -> list[float]:
+    """These quantiles of the distances between instances, in the bags' unit."""
+    return [float(value) for value in np.quantile(pair_distances(bags, **options), quantiles)]

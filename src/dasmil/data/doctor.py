@@ -1,0 +1,197 @@
+"""Checks of a folder of features before days of training are spent on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
+from dasmil.data.formats.contents import measured_stride
+from dasmil.data.labels import LabelRow
+from dasmil.data.match import check_trainable, match_labels, shortened
+from dasmil.data.scale import Scale, Scales
+from dasmil.errors import DasmilError
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, with the slides that have it."""
+
+    level: Level
+    check: str
+    message: str
+    slides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What the doctor saw: one row per slide, findings, and the rules by which coordinates were read."""
+
+    rows: list[dict[str, Any]]
+    findings: list[Finding]
+    rules: dict[str, int]
+    cohort: list[str] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        """No errors; warnings are for the user to judge."""
+        return not any(finding.level == "error" for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"healthy": self.healthy, **asdict(self)}
+
+
+def check_bags(bags: Path, labels: Sequence[LabelRow] | None = None, scales: Scales | None = None) -> Iterator[Any]:
+    """Look at every file; yields (done, total, slide) while at work and the Checkup at the end."""
+    scales = scales or Scales()
+    files = find_feature_files(bags)
+    rows: list[dict[str, Any]] = []
+    findings: list[Finding] = []
+    rules: Counter[str] = Counter()
+    for number, path in enumerate(files):
+        yield number, len(files), slide_name(path)
+        row, found, rule = _check_file(path, scales.of(slide_name(path)))
+        rows.append(row)
+        findings += found
+        if rule:
+            rules[rule] += 1
+    findings = _grouped(findings) + _check_mixture(rows)
+    cohort: list[str] = []
+    if labels is not None:
+        cohort, more = _check_labels(files, labels)
+        findings += more
+    order = {"error": 0, "warning": 1}
+    yield Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort)
+
+
+def _check_file(path: Path, scale: Scale) -> tuple[dict[str, Any], list[Finding], str | None]:
+    slide = slide_name(path)
+    row: dict[str, Any] = {"slide": slide, "path": str(path), "format": None, "tiles": None, "features": None}
+    try:
+        probe = probe_features(path)
+        row |= {"format": probe.format, "tiles": probe.n, "features": probe.in_features, "encoder": probe.encoder}
+        if probe.n_coords is not None and probe.n_coords != probe.n:
+            message = f"{probe.n} rows of features but {probe.n_coords} of coords"
+            return row, [Finding("error", "count mismatch", message, (slide,))], None
+        file = read_features(path, scale)
+    except DasmilError as error:
+        return row, [Finding("error", "unreadable", str(error), (slide,))], None
+    row |= {"tile_um": file.tile_um, "mpp": file.mpp, "rule": file.rule}
+    findings = [Finding(level, check, message, (slide,)) for level, check, message in _check_contents(file, scale, row)]
+    return row, findings, file.rule
+
+
+def _check_contents(file: FeatureFile, scale: Scale, row: dict[str, Any]) -> Iterator[tuple[Level, str, str]]:
+    bad = int((~np.isfinite(file.features)).any(axis=1).sum())
+    if bad:
+        yield "error", "NaN features", f"{bad} of {len(file.features)} instances have NaN or infinite features"
+    constant = int((np.ptp(file.features, axis=1) == 0).sum()) if file.features.shape[1] > 1 else 0
+    if constant:
+        yield "warning", "constant features", f"{constant} instances whose features are all one value"
+    lost = int((~np.isfinite(file.coords)).any(axis=1).sum())
+    if lost:
+        yield "error", "NaN coordinates", f"{lost} of {len(file.coords)} instances have NaN or infinite coordinates"
+        return
+    repeated = len(file.coords) - len(np.unique(np.round(file.coords, 2), axis=0))
+    if repeated:
+        yield "warning", "duplicated coordinates", f"{repeated} of {len(file.coords)} instances share a position"
+    stride = measured_stride(file.coords)
+    row["stride_um"] = None if np.isnan(stride) else round(stride, 3)
+    if file.tile_um and np.isfinite(stride):
+        ratio = stride / file.tile_um
+        if ratio < 0.99:
+            yield "warning", "stride against tile", f"tiles of {file.tile_um:g} um overlap: stride {stride:g} um"
+        elif ratio > 1.45:  # the diagonal of a grid is 1.41: sparse tissue stays below
+            yield (
+                "error",
+                "stride against tile",
+                f"stride {stride:g} um but tiles of {file.tile_um:g} um: the scale is wrong, or tiles are missing",
+            )
+    yield from _check_size(file, scale)
+
+
+def _check_size(file: FeatureFile, scale: Scale) -> Iterator[tuple[Level, str, str]]:
+    """Tiles must lie on the slide; if they do so only with x and y exchanged, the axes are swapped."""
+    size = file.probe.size_px
+    if scale.width_px is not None and scale.height_px is not None:
+        size = (scale.width_px, scale.height_px)
+    mpp = file.mpp if file.mpp is not None else scale.mpp
+    if size is None or mpp is None:
+        return
+    width, height = size[0] * mpp, size[1] * mpp
+    slack = 0.51 * (file.tile_um or 0) + 1
+    x, y = file.coords.max(axis=0)[:2]
+    inside = x <= width + slack and y <= height + slack
+    swapped = y <= width + slack and x <= height + slack
+    if not inside and swapped:
+        yield (
+            "error",
+            "swapped axes",
+            f"tiles reach ({x:g}, {y:g}) um on a slide of {width:g} x {height:g} um: x and y are exchanged",
+        )
+    elif not inside:
+        yield (
+            "error",
+            "outside the slide",
+            f"tiles reach ({x:g}, {y:g}) um on a slide of {width:g} x {height:g} um: wrong scale",
+        )
+
+
+def _check_mixture(rows: Sequence[dict[str, Any]]) -> list[Finding]:
+    """Files of one cohort must come from one encoder at one scale."""
+    findings: list[Finding] = []
+    checks: tuple[tuple[str, str, Level], ...] = (
+        ("features", "mixed encoders", "error"),
+        ("encoder", "mixed encoders", "error"),
+        ("tile_um", "mixed scales", "error"),
+        ("format", "mixed formats", "warning"),
+    )
+    for column, check, level in checks:
+        values: dict[Any, list[str]] = {}
+        for row in rows:
+            value = row.get(column)
+            if value is not None:
+                values.setdefault(round(value, 1) if isinstance(value, float) else value, []).append(row["slide"])
+        if len(values) > 1:
+            ranked = sorted(values.items(), key=lambda item: -len(item[1]))
+            counts = ", ".join(f"{value} ({len(slides)} slides)" for value, slides in ranked)
+            others = tuple(slide for _, slides in ranked[1:] for slide in slides)
+            findings.append(Finding(level, check, f"{column}: {counts}", others))
+    return findings
+
+
+def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[list[str], list[Finding]]:
+    try:
+        report = match_labels([(slide_name(path), path) for path in files], labels).report
+    except DasmilError as error:
+        return [], [Finding("error", "labels", str(error))]
+    findings: list[Finding] = [Finding("warning", "labels", line) for line in report.unmatched]
+    try:
+        check_trainable(report)
+    except DasmilError as error:
+        findings.append(Finding("error", "one class only", str(error)))
+    return report.lines()[:1], findings
+
+
+def _grouped(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding per check: the first message as the example, all slides named."""
+    groups: dict[tuple[Level, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.level, finding.check), []).append(finding)
+    grouped: list[Finding] = []
+    for (level, check), members in groups.items():
+        slides = tuple(slide for member in members for slide in member.slides)
+        message = members[0].message
+        if len(members) > 1:
+            message = f"{len(members)} slides ({shortened(slides, 3)}); for example: {message}"
+        elif slides and slides[0] not in message:
+            message = f"{slides[0]}: {message}"
+        grouped.append(Finding(level, check, message, slides))
+    return grouped

@@ -1,0 +1,49 @@
+"""Feature files of other tools, told apart by what is in them and brought to micrometre centres."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dasmil.data.formats.contents import FeatureFile, Probe
+from dasmil.data.formats.hdf5 import probe_hdf5, read_hdf5
+from dasmil.data.formats.slideflow import INDEX_SUFFIXES, probe_slideflow, read_slideflow
+from dasmil.data.scale import Scale
+from dasmil.errors import DataError, InputError
+
+__all__ = ["SUFFIXES", "FeatureFile", "Probe", "find_feature_files", "probe_features", "read_features", "slide_name"]
+
+SUFFIXES = (".h5", ".hdf5", ".pt")
+
+
+def slide_name(path: Path) -> str:
+    """The slide that a feature file belongs to: its name without the suffix."""
+    return path.stem
+
+
+def find_feature_files(folder: Path) -> list[Path]:
+    """All feature files below a folder, sorted by name; a single file is taken as it is."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise InputError(f"no folder {folder}: expected a folder of feature files ({', '.join(SUFFIXES)})")
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
+    )
+    if not found:
+        raise InputError(f"{folder} holds no feature files: expected files ending in {', '.join(SUFFIXES)}")
+    return found
+
+
+def probe_features(path: Path) -> Probe:
+    """Tell the format, the number of instances and what the file declares, without reading the features."""
+    return probe_slideflow(path) if path.suffix.lower() == ".pt" else probe_hdf5(path)
+
+
+def read_features(path: Path, scale: Scale | None = None) -> FeatureFile:
+    """Read one feature file; coordinates come back as micrometre centres, the rule that was used in ``rule``."""
+    if path.name.endswith(INDEX_SUFFIXES):
+        raise DataError(f"{path} is an index of positions, not a feature file: give the .pt file beside it")
+    scale = scale or Scale()
+    return read_slideflow(path, scale) if path.suffix.lower() == ".pt" else read_hdf5(path, scale)

@@ -1,0 +1,88 @@
+"""What every reader hands back, and the few questions about coordinates that all formats share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.spatial import KDTree
+
+from dasmil.data.scale import Scale
+from dasmil.errors import DataError, InputError
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a file says about itself before its features are read.
+
+    tile_um, mpp, size_px: as declared by the file, None where it is silent; n_coords: None if there are none.
+    """
+
+    path: Path
+    format: str
+    n: int
+    n_coords: int | None
+    in_features: int
+    encoder: str | None = None
+    tile_um: float | None = None
+    mpp: float | None = None
+    size_px: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class FeatureFile:
+    """The instances of one slide: features [n, f], centres [n, 2] in micrometres, and how they were found."""
+
+    probe: Probe
+    features: np.ndarray
+    coords: np.ndarray
+    tile_um: float | None
+    mpp: float | None
+    rule: str
+    optional: dict[str, np.ndarray] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def measured_stride(coords: np.ndarray) -> float:
+    """The usual distance between a tile and its nearest neighbour, in the unit of the coordinates; nan for one tile.
+
+    The nearest neighbour, and not the steps along an axis, because tools start a new grid for every piece of tissue.
+    """
+    unique = np.unique(np.asarray(coords, dtype=np.float64), axis=0)
+    if len(unique) < 2:
+        return float("nan")
+    distance, _ = KDTree(unique).query(unique, k=2)
+    return float(np.median(distance[:, 1]))
+
+
+def need_scale(path: Path, format: str, what: str) -> InputError:
+    """The error for a format that does not say how long a pixel is."""
+    return InputError(
+        f"{path}: {format} files give positions in {what} without saying how many micrometres one is; "
+        "give it with --mpp (um per pixel, one number for all slides), with --tile-um (edge of a tile in um), "
+        "or slide by slide with --scale-table (CSV: slide, mpp)"
+    )
+
+
+def agreed(path: Path, what: str, declared: float | None, given: float | None) -> float | None:
+    """The declared value if there is one, else the given one; both but different is an error."""
+    if declared is not None and given is not None and abs(declared - given) > 0.01 * declared:
+        raise DataError(f"{path}: the file declares {what} {declared:g}, but {given:g} was given; remove one of them")
+    return declared if declared is not None else given
+
+
+def pixel_scale(
+    path: Path, format: str, coords: np.ndarray, scale: Scale, tile_px: float | None, declared_mpp: float | None = None
+) -> tuple[float, str]:
+    """Micrometres per pixel of the coordinates and where the number comes from."""
+    mpp = agreed(path, "mpp", declared_mpp, scale.mpp)
+    if mpp is not None:
+        return mpp, f"{mpp:g} um/px {'as the file declares' if declared_mpp is not None else 'as given'}"
+    if scale.tile_um is None:
+        raise need_scale(path, format, "level-0 pixels")
+    edge, source = (tile_px, "declared tile") if tile_px else (measured_stride(coords), "measured stride")
+    if not np.isfinite(edge):
+        raise need_scale(path, format, "level-0 pixels (and one tile has no stride)")
+    return scale.tile_um / edge, f"{scale.tile_um:g} um as given / {source} {edge:g} px"

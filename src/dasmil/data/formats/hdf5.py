@@ -1,0 +1,262 @@
+"""HDF5 feature files: the product's bags, CLAM, TRIDENT, STAMP (all ages), marugoto and end2end-WSI-preprocessing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from dasmil.data.formats.contents import FeatureFile, Probe, agreed, measured_stride, need_scale, pixel_scale
+from dasmil.data.scale import Scale
+from dasmil.data.store import FORMAT, open_h5, read_bag, read_bag_info
+from dasmil.errors import DataError
+
+HISTORIC_STRIDE_PX = 224
+HISTORIC_TILE_UM = 256.0
+
+
+def probe_hdf5(path: Path) -> Probe:
+    """Tell which tool wrote the file, and what it declares."""
+    with open_h5(path) as file:
+        own = _is_own(file)
+        probe = None if own else _probe(path, file)
+    return probe or _probe_own(path)
+
+
+def read_hdf5(path: Path, scale: Scale) -> FeatureFile:
+    """Read the file by the rule of the tool that wrote it."""
+    with open_h5(path) as file:
+        own = _is_own(file)
+    if own:
+        return _read_own(path)
+    with open_h5(path) as file:
+        probe = _probe(path, file)
+        features = _features(file)
+        if "coords" not in file:
+            raise DataError(f"{path}: no dataset 'coords', so its instances have no positions; extract it again")
+        coords = np.asarray(file["coords"], dtype=np.float64)
+        attributes = _attributes(file)
+        data = np.asarray(features, dtype=np.float32).reshape(probe.n, probe.in_features)
+        augmented = np.asarray(file["augmented"], dtype=bool) if "augmented" in file else None
+    note = ""
+    if coords.ndim == 3 and coords.shape[0] == 1:
+        coords = coords[0]
+    if coords.ndim != 2 or coords.shape[1] < 2:
+        raise DataError(f"{path}: coords have shape {coords.shape}, expected [{probe.n}, 2]")
+    coords = coords[:, :2]
+    if len(coords) != probe.n:
+        raise DataError(f"{path}: {probe.n} rows of features but {len(coords)} of coords; extract the slide again")
+    if augmented is not None and augmented.any():
+        if len(augmented) != probe.n:
+            raise DataError(f"{path}: {probe.n} rows of features but {len(augmented)} of augmented")
+        data, coords = data[~augmented], coords[~augmented]
+        note = f"; {int(augmented.sum())} augmented copies of tiles left out"
+        if not len(data):
+            raise DataError(f"{path}: every row is marked as augmented, so no tile is left; extract it again")
+    rule = _RULES[probe.format]
+    centres, tile_um, mpp, text = rule(path, coords, attributes, scale)
+    return FeatureFile(
+        probe=probe,
+        features=data,
+        coords=centres.astype(np.float32),
+        tile_um=tile_um,
+        mpp=mpp,
+        rule=text + note,
+    )
+
+
+def _is_own(file: h5py.File) -> bool:
+    return file.attrs.get("format") == FORMAT
+
+
+def _probe_own(path: Path) -> Probe:
+    info = read_bag_info(path)
+    if len(info.feature_shape) != 1:
+        raise DataError(f"{path}: features have shape [n, {info.feature_shape}], expected [n, f]")
+    known = info.metadata
+    size = (known.get("slide_width_px"), known.get("slide_height_px"))
+    return Probe(
+        path=path,
+        format="dasmil",
+        n=info.n,
+        n_coords=info.n,
+        in_features=info.feature_shape[0],
+        encoder=None if known.get("encoder") is None else str(known["encoder"]),
+        tile_um=_number(known.get("tile_um")),
+        mpp=_number(known.get("mpp")),
+        size_px=None if None in size else (float(size[0] or 0), float(size[1] or 0)),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _read_own(path: Path) -> FeatureFile:
+    probe = _probe_own(path)
+    bag = read_bag(path)
+    optional = {
+        name: value.numpy()
+        for name in ("instance_labels", "key_instances", "section")
+        if (value := getattr(bag, name)) is not None
+    }
+    if bag.unit != "um":
+        raise DataError(f"{path}: positions are in {bag.unit}, expected um; extract the slide with its scale")
+    return FeatureFile(
+        probe=probe,
+        features=np.asarray(bag.features.float().numpy()),
+        coords=bag.coords.numpy(),
+        tile_um=probe.tile_um,
+        mpp=probe.mpp,
+        rule="dasmil: um centres as stored",
+        optional=optional,
+        metadata=dict(bag.metadata),
+    )
+
+
+def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
+    tile_px = _clam_tile(attributes)
+    mpp, source = pixel_scale(path, "CLAM", coords, scale, tile_px)
+    given = None if scale.tile_um is None else scale.tile_um / mpp
+    stride = measured_stride(coords)
+    if tile_px is not None:
+        edge, whence = tile_px, "declared"
+    elif given is not None:
+        edge, whence = given, "given"
+    elif np.isfinite(stride):
+        edge, whence = stride, "taken from the stride"
+    else:
+        edge, whence = 0.0, "unknown (a single tile), corner used"
+    text = f"CLAM: centre = (level-0 px top left + tile/2) x mpp ({source}; tile {edge:g} px {whence})"
+    return (coords + edge / 2) * mpp, edge * mpp or None, mpp, text
+
+
+def _trident(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
+    tile_px = float(attributes["coords.patch_size_level0"])
+    magnification = attributes.get("coords.level0_magnification")
+    if scale.nominal and scale.mpp is None and scale.tile_um is None:
+        if magnification is None:
+            raise need_scale(path, "TRIDENT", "level-0 pixels (and no magnification)")
+        mpp = 10.0 / float(magnification)
+        source = f"nominal: 10 um / {float(magnification):g}x = {mpp:g} um/px"
+    else:
+        mpp, source = pixel_scale(path, "TRIDENT", coords, scale, tile_px)
+    text = f"TRIDENT: centre = (level-0 px top left + {tile_px:g}/2) x mpp ({source})"
+    return (coords + tile_px / 2) * mpp, tile_px * mpp, mpp, text
+
+
+def _stamp(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
+    key = "tile_size_um" if "tile_size_um" in attributes else "tile_size"
+    tile_um = agreed(path, key, float(attributes[key]), scale.tile_um)
+    assert tile_um is not None
+    version = "STAMP" if key == "tile_size_um" else "STAMP 2.0"
+    return coords + tile_um / 2, tile_um, None, f"{version}: centre = um top left + {tile_um:g}/2, as the file declares"
+
+
+def _historic(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
+    name = "historic STAMP / marugoto / end2end"
+    declared = attributes.get("tile_size")
+    stride = measured_stride(coords)
+    edge = float(declared) if declared is not None else stride
+    if scale.mpp is None and scale.tile_um is None:
+        if not np.isfinite(edge) or round(edge) != HISTORIC_STRIDE_PX:
+            raise need_scale(path, name, f"pixels of unknown size (stride {edge:g}, not {HISTORIC_STRIDE_PX})")
+        mpp = HISTORIC_TILE_UM / HISTORIC_STRIDE_PX
+        what = "tile_size" if declared is not None else "stride"
+        source = f"{what} {edge:g} px, which these tools use for {HISTORIC_TILE_UM:g} um tiles; --mpp overrides it"
+        edge = float(HISTORIC_STRIDE_PX)
+    else:
+        mpp, source = pixel_scale(path, name, coords, scale, None if declared is None else float(declared))
+        if declared is None and scale.tile_um is not None:
+            edge = scale.tile_um / mpp
+    if not np.isfinite(edge):
+        edge = 0.0
+    text = f"{name}: centre = (px top left + {edge:g}/2) x {mpp:g} um/px ({source})"
+    return (coords + edge / 2) * mpp, edge * mpp or None, None, text
+
+
+_Placed = tuple[np.ndarray, float | None, float | None, str]
+_RULES = {
+    "CLAM": _clam,
+    "TRIDENT": _trident,
+    "STAMP": _stamp,
+    "STAMP 2.0": _stamp,
+    "historic STAMP": _historic,
+}
+
+
+def _probe(path: Path, file: h5py.File) -> Probe:
+    attributes = _attributes(file)
+    features = _features(file)
+    shape = features.shape[1:] if features.ndim == 3 and features.shape[0] == 1 else features.shape
+    if len(shape) != 2 or not shape[0]:
+        raise DataError(f"{path}: features have shape {features.shape}, expected [n, f] with at least one instance")
+    n_coords: int | None = None
+    if isinstance(coords := file.get("coords"), h5py.Dataset):
+        n_coords = coords.shape[1] if coords.ndim == 3 and coords.shape[0] == 1 else coords.shape[0]
+    tile_um, size_px = _declared(attributes)
+    encoder = attributes.get("extractor", attributes.get("features.encoder"))
+    return Probe(
+        path=path,
+        format=_dialect(features, attributes),
+        n=int(shape[0]),
+        n_coords=n_coords,
+        in_features=int(shape[1]),
+        encoder=None if encoder is None else str(encoder),
+        tile_um=tile_um,
+        size_px=size_px,
+    )
+
+
+def _dialect(features: h5py.Dataset, attributes: dict[str, Any]) -> str:
+    if str(features.name).endswith("/feats"):
+        if "tile_size_um" in attributes:
+            return "STAMP"
+        if "tile_size" in attributes and attributes.get("unit") == "um":
+            return "STAMP 2.0"
+        return "historic STAMP"
+    return "TRIDENT" if "coords.patch_size_level0" in attributes else "CLAM"
+
+
+def _declared(attributes: dict[str, Any]) -> tuple[float | None, tuple[float, float] | None]:
+    """Tile edge in um and the slide's size in level-0 pixels, where the file states them."""
+    tile_um = attributes.get("tile_size_um")
+    if tile_um is None and attributes.get("unit") == "um":
+        tile_um = attributes.get("tile_size")
+    size = (attributes.get("coords.level0_width"), attributes.get("coords.level0_height"))
+    return _number(tile_um), None if None in size else (float(size[0] or 0), float(size[1] or 0))
+
+
+def _clam_tile(attributes: dict[str, Any]) -> float | None:
+    """Edge of a CLAM patch in level-0 pixels, where its patch file's attributes were kept."""
+    if "coords.patch_size" not in attributes:
+        return None
+    level = int(attributes.get("coords.patch_level", 0))
+    downsample = attributes.get("coords.downsample")
+    if level == 0:
+        return float(attributes["coords.patch_size"])
+    if downsample is None:
+        return None
+    return float(attributes["coords.patch_size"]) * float(np.ravel(downsample)[0])
+
+
+def _attributes(file: h5py.File) -> dict[str, Any]:
+    """Root attributes by name, those of a dataset as ``dataset.name``."""
+    found: dict[str, Any] = {}
+    places = [("", file), ("coords.", file.get("coords")), ("features.", file.get("features"))]
+    for prefix, item in places:
+        for name, value in item.attrs.items() if item is not None else []:
+            found[prefix + name] = value.decode() if isinstance(value, bytes) else value
+    return found
+
+
+def _features(file: h5py.File) -> h5py.Dataset:
+    for name in ("features", "feats"):
+        if isinstance(found := file.get(name), h5py.Dataset):
+            return found
+    raise DataError(
+        f"{file.filename}: no dataset 'features' (dasmil, CLAM, TRIDENT) or 'feats' (STAMP, marugoto); "
+        f"it holds {', '.join(map(str, file.keys())) or 'nothing'}"
+    )

@@ -1,0 +1,180 @@
+"""Label tables: slide and label, perhaps patient and split; CLAM's and STAMP's tables as they are."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from dasmil.errors import DataError, InputError
+
+# The names under which people keep these columns, ours first, then CLAM's, STAMP's and common ones.
+SLIDE = ("slide", "slide_id", "filename", "bag", "bag_id", "image", "image_id", "file", "slide_name")
+LABEL = ("label", "target", "class", "ground_truth", "outcome", "diagnosis")
+PATIENT = ("patient", "patient_id", "case_id", "case", "subject", "patientid")
+SPLIT = ("split", "set", "subset", "partition")
+
+SLIDE_SUFFIXES = (
+    ".h5", ".hdf5", ".pt", ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".bif", ".czi", ".vms", ".svslide",
+    ".dcm", ".qptiff", ".jpg", ".png",
+)  # fmt: skip
+
+SPLIT_NAMES = {
+    "train": "train", "training": "train", "tr": "train",
+    "val": "val", "valid": "val", "validation": "val", "dev": "val", "tune": "val",
+    "test": "test", "testing": "test", "holdout": "test", "hold-out": "test",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """One slide of a label table; label None means that the cell was empty."""
+
+    slide: str
+    label: str | None
+    patient: str | None = None
+    split: str | None = None
+
+
+def plain_slide(name: str) -> str:
+    """A slide's name without folders and without a known file ending: both sides of a match go through it."""
+    name = PurePosixPath(name.strip().replace("\\", "/")).name
+    for suffix in SLIDE_SUFFIXES:
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def read_labels(
+    path: Path,
+    *,
+    slide_table: Path | None = None,
+    slide_column: str | None = None,
+    label_column: str | None = None,
+    patient_column: str | None = None,
+    split_column: str | None = None,
+) -> list[LabelRow]:
+    """Read a label table (CSV or TSV); with ``slide_table`` it is STAMP's pair of a clini and a slide table."""
+    header, rows = read_rows(path)
+    if slide_table is not None:
+        rows, header = _join_stamp(path, header, rows, Path(slide_table), patient_column, slide_column)
+    slide = _column(path, header, "slide", SLIDE, slide_column)
+    patient = _column(path, header, "patient", PATIENT, patient_column)
+    if slide is None:
+        hint = " (a table of patients? then give the slides of each with --slide-table)" if patient else ""
+        raise DataError(f"{path}: no slide column among {', '.join(header)}{hint}; name it with --slide-column")
+    label = _column(path, header, "label", LABEL, label_column)
+    if label is None:
+        raise DataError(f"{path}: no label column among {', '.join(header)}; name it with --label-column")
+    split = _column(path, header, "split", SPLIT, split_column)
+    found: list[LabelRow] = []
+    for number, row in enumerate(rows, start=2):
+        if not row[slide]:
+            raise DataError(f"{path}, line {number}: the slide name is empty; fill it in or remove the row")
+        found.append(
+            LabelRow(
+                slide=plain_slide(row[slide]),
+                label=row[label] or None,
+                patient=(row[patient] or None) if patient else None,
+                split=_split_name(path, number, row[split]) if split and row[split] else None,
+            )
+        )
+    if not found:
+        raise DataError(f"{path} has a header and no rows")
+    return found
+
+
+def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The header and the rows of a delimited text table, stripped of blanks around values."""
+    path = Path(path)
+    if path.suffix.lower() in (".xlsx", ".xls"):
+        raise InputError(f"{path} is a spreadsheet: save it as CSV, which every spreadsheet program can do")
+    if not path.is_file():
+        raise InputError(f"no label table {path}")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text: save the table as CSV (UTF-8)") from None
+    lines = text.splitlines()
+    if not lines:
+        raise DataError(f"{path} is empty: expected a header and rows")
+    delimiter = max("\t;,", key=lines[0].count)
+    reader = csv.reader(lines, delimiter=delimiter)
+    header = [name.strip() for name in next(reader)]
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DataError(f"{path}: the column {twice[0]!r} occurs twice; rename one")
+    rows: list[dict[str, str]] = []
+    for number, values in enumerate(reader, start=2):
+        if not any(value.strip() for value in values):
+            continue
+        if len(values) != len(header):
+            raise DataError(f"{path}, line {number}: {len(values)} values for {len(header)} columns")
+        rows.append({name: value.strip() for name, value in zip(header, values)})
+    return header, rows
+
+
+def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], chosen: str | None) -> str | None:
+    if chosen is not None:
+        if chosen in header:
+            return chosen
+        raise InputError(f"{path}: no column {chosen!r} for the {what}; it has {', '.join(header)}")
+    lower = {name.lower().replace(" ", "_"): name for name in header}
+    found = [lower[name] for name in names if name in lower]
+    return found[0] if found else None
+
+
+def _split_name(path: Path, number: int, value: str) -> str:
+    name = SPLIT_NAMES.get(value.lower())
+    if name is None:
+        raise DataError(f"{path}, line {number}: split is {value!r}, expected train, val or test")
+    return name
+
+
+def _join_stamp(
+    path: Path,
+    header: list[str],
+    rows: list[dict[str, str]],
+    slide_table: Path,
+    patient_column: str | None,
+    slide_column: str | None,
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Give every slide of STAMP's slide table the row of its patient in the clini table."""
+    slide_header, slide_rows = read_rows(slide_table)
+    keys: list[str] = []
+    for table, names in ((path, header), (slide_table, slide_header)):
+        key = _column(table, names, "patient", PATIENT, patient_column)
+        if key is None:
+            raise DataError(f"{table}: no patient column among {', '.join(names)}; name it with --patient-column")
+        keys.append(key)
+    slide = _column(slide_table, slide_header, "slide", SLIDE, slide_column)
+    if slide is None:
+        raise DataError(f"{slide_table}: no slide column among {', '.join(slide_header)}; name it with --slide-column")
+    patients: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row[keys[0]] in patients:
+            raise DataError(f"{path}: patient {row[keys[0]]!r} is listed twice; keep one row")
+        patients[row[keys[0]]] = row
+    empty = dict.fromkeys(header, "")
+    with_slides = {row[keys[1]] for row in slide_rows}
+    joined = [{**patients.get(row[keys[1]], empty), keys[0]: row[keys[1]], slide: row[slide]} for row in slide_rows]
+    missing = [patient for patient in patients if patient not in with_slides]
+    # A patient without slides keeps a row, so that the cohort's report can name it.
+    joined += [{**patients[name], slide: f"(no slide of patient {name})"} for name in missing]
+    return joined, [*(name for name in header if name != slide), slide]
+
+
+def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The classes, numbered 0, 1, ...: in the given order, else numbers by value and words by alphabet."""
+    found = set(labels)
+    if order is not None:
+        names = tuple(order)
+        unknown = sorted(found - set(names))
+        if unknown or len(set(names)) != len(names):
+            raise InputError(f"classes were given as {', '.join(names)}, but the table has {', '.join(sorted(found))}")
+        return names
+    try:
+        return tuple(sorted(found, key=float))
+    except ValueError:
+        return tuple(sorted(found))

@@ -1,0 +1,85 @@
+"""What the user tells us about the scale of features made by other tools, for all slides or slide by slide."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dasmil.errors import DataError, InputError
+
+NOMINAL = "nominal"
+_COLUMNS = ("mpp", "tile_um", "width_px", "height_px")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale of one slide: micrometres per level-0 pixel, tile edge in micrometres, size in level-0 pixels.
+
+    nominal: take 10 um / magnification where a file states only the magnification of its objective.
+    """
+
+    mpp: float | None = None
+    tile_um: float | None = None
+    width_px: float | None = None
+    height_px: float | None = None
+    nominal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _COLUMNS:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{name} is {value!r}, expected a positive number")
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scale for every slide: a default and a table of exceptions."""
+
+    default: Scale = field(default_factory=Scale)
+    table: Mapping[str, Scale] = field(default_factory=dict)
+
+    def of(self, slide: str) -> Scale:
+        """The scale of one slide; fields that the table leaves empty come from the default."""
+        row = self.table.get(slide)
+        if row is None:
+            return self.default
+        known = {name: getattr(row, name) for name in _COLUMNS if getattr(row, name) is not None}
+        return replace(self.default, **known)
+
+
+def read_scales(mpp: float | str | None = None, tile_um: float | None = None, table: Path | None = None) -> Scales:
+    """Build the scales from a command's options: ``mpp`` is a number or 'nominal', ``table`` a CSV per slide."""
+    nominal = isinstance(mpp, str) and mpp.strip().lower() == NOMINAL
+    try:
+        number = None if mpp is None or nominal else float(mpp)
+    except ValueError:
+        raise InputError(f"mpp is {mpp!r}, expected micrometres per pixel (for example 0.25) or 'nominal'") from None
+    default = Scale(mpp=number, tile_um=tile_um, nominal=nominal)
+    return Scales(default, _read_table(Path(table)) if table is not None else {})
+
+
+def _read_table(path: Path) -> dict[str, Scale]:
+    if not path.is_file():
+        raise InputError(f"no scale table {path}: expected a CSV with the columns slide and {', '.join(_COLUMNS)}")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file)
+        columns = {(name or "").strip().lower(): name for name in rows.fieldnames or []}
+        if "slide" not in columns or not columns.keys() & set(_COLUMNS):
+            raise DataError(
+                f"{path}: columns are {', '.join(columns) or 'missing'}, "
+                f"expected slide and at least one of {', '.join(_COLUMNS)}"
+            )
+        table: dict[str, Scale] = {}
+        for row in rows:
+            slide = (row[columns["slide"]] or "").strip()
+            if slide in table:
+                raise DataError(f"{path}: slide {slide!r} is listed twice; keep one row")
+            cells = {name: (row[columns[name]] or "").strip() for name in _COLUMNS if name in columns}
+            try:
+                numbers = {name: float(cell) for name, cell in cells.items() if cell}
+                table[slide] = replace(Scale(), **numbers)
+            except ValueError as error:
+                raise DataError(f"{path}, slide {slide!r}: {error}") from None
+    return table

@@ -1,0 +1,94 @@
+"""Train, validation and test by patient, stratified by class; k folds likewise."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dasmil.errors import InputError
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Bag numbers of one round of cross-validation."""
+
+    train: list[int]
+    val: list[int]
+    test: list[int]
+
+
+def split_patients(
+    patients: Sequence[str], labels: Sequence[Hashable], shares: Mapping[str, float], seed: int = 0
+) -> dict[str, list[int]]:
+    """Deal bags into named parts by patient, so that each part has its share of every class."""
+    if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
+        raise InputError(f"split shares are {dict(shares)}, expected numbers >= 0 that sum to 1")
+    names = [name for name, share in shares.items() if share > 0]
+    parts = _deal(patients, labels, [shares[name] for name in names], seed)
+    found = dict(zip(names, parts))
+    short = [name for name, part in found.items() if not part]
+    if short:
+        raise InputError(
+            f"{len(set(patients))} patients are too few for the shares {dict(shares)}: {short[0]} would be empty"
+        )
+    return found
+
+
+def make_folds(patients: Sequence[str], labels: Sequence[Hashable], k: int, seed: int = 0) -> list[Fold]:
+    """k folds by patient, stratified; fold i is tested on part i and validated on part i + 1."""
+    n = len(set(patients))
+    if k < 3:
+        raise InputError(
+            f"{k} folds were asked for, expected at least 3: each has a test, a validation and a training part"
+        )
+    if k > n:
+        raise InputError(f"{k} folds were asked for, but there are only {n} patients")
+    parts = _deal(patients, labels, [1 / k] * k, seed)
+    for name in dict.fromkeys(labels):
+        holders = len({patient for patient, label in zip(patients, labels) if label == name})
+        if holders < k:
+            raise InputError(f"class {name!r} has {holders} patients, fewer than the {k} folds; use fewer folds")
+    folds: list[Fold] = []
+    for i in range(k):
+        test, val = parts[i], parts[(i + 1) % k]
+        held = set(test) | set(val)
+        folds.append(Fold(train=[j for j in range(len(patients)) if j not in held], val=val, test=test))
+    return folds
+
+
+def fingerprint(bag_ids: Sequence[str]) -> str:
+    """A short name for a set of bags, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(bag_ids)).encode()).hexdigest()[:16]
+
+
+def _deal(patients: Sequence[str], labels: Sequence[Hashable], shares: Sequence[float], seed: int) -> list[list[int]]:
+    """Give each patient, largest first and in random order among equals, to the part that lacks its classes most."""
+    classes = {name: i for i, name in enumerate(dict.fromkeys(labels))}
+    members: dict[str, list[int]] = {}
+    for i, patient in enumerate(patients):
+        members.setdefault(patient, []).append(i)
+    counts = {patient: np.zeros(len(classes)) for patient in members}
+    for patient, label in zip(patients, labels):
+        counts[patient][classes[label]] += 1
+    total = np.sum(list(counts.values()), axis=0)
+    wanted = np.outer(np.asarray(shares), total)
+    held = np.zeros_like(wanted)
+    order = list(members)
+    rng = np.random.default_rng(seed)
+    rng.shuffle(order)
+    # Patients of rare classes first: they are the ones that are hard to deal evenly.
+    rarity = {patient: min(total[counts[patient] > 0]) for patient in members}
+    order.sort(key=lambda patient: (rarity[patient], -len(members[patient])))
+    parts: list[list[int]] = [[] for _ in shares]
+    for patient in order:
+        need = counts[patient]
+        # How far each part is behind its share of this patient's classes, in units of that share.
+        behind = ((wanted - held) / np.maximum(wanted, 1e-9)) @ (need / need.sum())
+        best = np.flatnonzero(behind >= behind.max() - 1e-9)
+        chosen = int(rng.choice(best))
+        parts[chosen] += members[patient]
+        held[chosen] += need
+    return [sorted(part) for part in parts]

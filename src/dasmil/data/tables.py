@@ -1,0 +1,207 @@
+"""Cells instead of tiles: bags from CSV and Parquet tables and from AnnData files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dasmil.errors import DataError, InputError, MissingDependencyError
+from dasmil.types import Bag, Unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet", ".h5ad")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path is one file that holds many bags, by its name."""
+    return path.is_file() and path.name.lower().endswith(TABLE_SUFFIXES)
+
+
+def read_table(
+    path: str | Path,
+    *,
+    bag: str,
+    unit: str,
+    x: str = "x",
+    y: str = "y",
+    features: Sequence[str] | None = None,
+    one_hot: str | None = None,
+    um_per_unit: float | None = None,
+    categories: Sequence[str] | None = None,
+) -> list[Bag]:
+    """One bag for each value of the column ``bag``.
+
+    unit: what the positions count, 'um', or 'px' with ``um_per_unit`` (a scanner's um per pixel).
+    features: columns to use as they are (default: all other columns of numbers); one_hot: a column of categories.
+    Exactly one of the two. AnnData: positions from obsm["spatial"], features from X, or one_hot from an obs column.
+    categories: their order, when it must be that of another table (a model's training data).
+    """
+    path = Path(path)
+    factor = _factor(path, unit, um_per_unit)
+    if not path.is_file():
+        raise InputError(f"no table {path}")
+    if features is not None and one_hot is not None:
+        raise InputError("features and one_hot were both given: choose the columns of numbers or the category column")
+    if path.name.lower().endswith(".h5ad"):
+        ids, coords, values, names, kinds = _read_anndata(path, bag, features, one_hot, categories)
+    else:
+        ids, coords, values, names, kinds = _read_frame(path, bag, x, y, features, one_hot, categories)
+    bad = ~np.isfinite(coords).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{path}: {int(bad.sum())} rows have no position, the first in bag {str(ids[bad][0])!r}; "
+            "remove or repair them"
+        )
+    metadata: dict[str, Any] = {"feature_names": names, "coords_rule": f"table: {unit} x {factor:g} um"}
+    found: list[Bag] = []
+    order, inverse = np.unique(ids, return_inverse=True)
+    rows_of = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
+    for name, rows in zip(order, rows_of):
+        found.append(
+            Bag(
+                features=torch.from_numpy(np.ascontiguousarray(values[rows], dtype=np.float32)),
+                coords=torch.from_numpy(np.ascontiguousarray(coords[rows] * factor, dtype=np.float32)),
+                unit="um",
+                bag_id=str(name),
+                instance_labels=None if kinds is None else torch.from_numpy(kinds[rows].astype(np.int64)),
+                metadata=metadata,
+            )
+        )
+    return found
+
+
+def _factor(path: Path, unit: str, um_per_unit: float | None) -> float:
+    known: tuple[Unit, ...] = ("um", "px")
+    if unit not in known:
+        raise InputError(f"unit is {unit!r}, expected 'um' or 'px' (with the um of one pixel)")
+    if unit == "um":
+        if um_per_unit not in (None, 1.0):
+            raise InputError(f"unit is um, but one unit was given as {um_per_unit:g} um; use unit px for pixels")
+        return 1.0
+    if um_per_unit is None:
+        raise InputError(f"{path}: positions are in pixels; give the micrometres of one pixel with --mpp")
+    if not um_per_unit > 0:
+        raise InputError(f"mpp is {um_per_unit!r}, expected a positive number")
+    return um_per_unit
+
+
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray, list[str], np.ndarray | None]
+
+
+def _read_frame(
+    path: Path,
+    bag: str,
+    x: str,
+    y: str,
+    features: Sequence[str] | None,
+    one_hot: str | None,
+    categories: Sequence[str] | None,
+) -> _Parts:
+    pandas = _pandas()
+    try:
+        if path.suffix == ".parquet":
+            frame = pandas.read_parquet(path)
+        else:
+            frame = pandas.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",", dtype={bag: str})
+    except (ValueError, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as a table: {error}") from None
+    _need(path, frame, [bag, x, y])
+    coords = frame[[x, y]].apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
+    ids = _ids(path, frame[bag])
+    if one_hot is not None:
+        _need(path, frame, [one_hot])
+        values, names, kinds = _one_hot(path, frame[one_hot], categories)
+        return ids, coords, values, names, kinds
+    if features is None:
+        names = [name for name in frame.columns if name not in (bag, x, y) and frame[name].dtype.kind in "fiub"]
+        if not names:
+            raise InputError(
+                f"{path}: no columns of numbers besides {x} and {y} among {', '.join(map(str, frame.columns))}; "
+                "name the category column with --one-hot"
+            )
+    else:
+        names = list(features)
+        _need(path, frame, names)
+    block = frame[names].apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.float32)
+    missing = [name for name, column in zip(names, block.T) if not np.isfinite(column).all()]
+    if missing:
+        raise DataError(f"{path}: the feature column {missing[0]!r} holds empty or non-numeric values; fill or drop it")
+    return ids, coords, block, names, None
+
+
+def _read_anndata(
+    path: Path, bag: str, features: Sequence[str] | None, one_hot: str | None, categories: Sequence[str] | None
+) -> _Parts:
+    try:
+        import anndata
+    except ImportError:
+        raise MissingDependencyError("anndata", "tables", "Reading .h5ad files") from None
+    try:
+        data: Any = anndata.read_h5ad(path)
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as AnnData: {error}") from None
+    if "spatial" not in data.obsm:
+        raise DataError(
+            f"{path}: no obsm['spatial'] (it has {', '.join(data.obsm.keys()) or 'none'}): cells need positions"
+        )
+    coords = np.asarray(data.obsm["spatial"], dtype=np.float64)[:, :2]
+    _need(path, data.obs, [bag])
+    ids = _ids(path, data.obs[bag])
+    if one_hot is not None:
+        _need(path, data.obs, [one_hot])
+        values, names, kinds = _one_hot(path, data.obs[one_hot], categories)
+        return ids, coords, values, names, kinds
+    names = [str(name) for name in data.var_names]
+    if features is not None:
+        unknown = [name for name in features if name not in names]
+        if unknown:
+            raise InputError(f"{path}: no variable {unknown[0]!r} among the {len(names)} of X")
+        data = data[:, list(features)]
+        names = list(features)
+    block = data.X
+    dense = block.toarray() if hasattr(block, "toarray") else np.asarray(block)
+    if not np.isfinite(dense).all():
+        raise DataError(f"{path}: X holds NaN or infinite values; fill or drop them")
+    return ids, coords, np.asarray(dense, dtype=np.float32), names, None
+
+
+def _one_hot(
+    path: Path, column: pd.Series, categories: Sequence[str] | None
+) -> tuple[np.ndarray, list[str], np.ndarray]:
+    text = column.astype("string")
+    if text.isna().any():
+        raise DataError(f"{path}: {int(text.isna().sum())} rows have no value in {column.name!r}; fill or drop them")
+    values = [str(value) for value in text]
+    names = sorted(set(values)) if categories is None else list(categories)
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        raise DataError(f"{path}: {column.name!r} holds {unknown[0]!r}, expected one of {', '.join(names)}")
+    number = {name: i for i, name in enumerate(names)}
+    kinds = np.array([number[value] for value in values], dtype=np.int64)
+    return np.eye(len(names), dtype=np.float32)[kinds], names, kinds
+
+
+def _ids(path: Path, column: pd.Series) -> np.ndarray:
+    if column.isna().any():
+        raise DataError(f"{path}: {int(column.isna().sum())} rows have no value in the bag column {column.name!r}")
+    return column.astype(str).to_numpy(dtype=str)
+
+
+def _need(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}")
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise MissingDependencyError("pandas", "tables", "Reading tables of cells") from None
+    return pandas

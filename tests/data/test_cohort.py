@@ -1,0 +1,162 @@
+"""A cohort joins files and labels, reads lazily, and names everything that did not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import dasmil.data.cohort as cohort_module
+from dasmil.data.bag_cache import BagCache
+from dasmil.data.cohort import bag_sizes, load_cohort
+from dasmil.data.labels import LabelRow
+from dasmil.data.match import check_trainable
+from dasmil.errors import DataError, InputError
+from dasmil.types import Bag
+
+
+def stamp(folder: Path, name: str, n: int = 5, width: int = 3) -> None:
+    folder.mkdir(exist_ok=True, parents=True)
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        file["feats"] = np.full((n, width), float(len(name) + n), dtype=np.float16)
+        file["coords"] = np.stack([np.arange(n) * 256.0, np.zeros(n)], axis=1)
+        file.attrs.update({"unit": "um", "tile_size_um": 256.0, "extractor": "x"})
+
+
+def rows(*items: tuple) -> list[LabelRow]:
+    return [LabelRow(*item) for item in items]
+
+
+def test_report_names_everything_that_did_not_match(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "e"):
+        stamp(tmp_path, name)
+    labels = rows(("a", "pos", "p1"), ("b", "neg", "p1"), ("d", "pos", "p2"), ("e", None, "p3"), ("a", "pos", "p1"))
+    cohort = load_cohort(tmp_path, labels)
+    assert cohort.bag_ids == ["a", "b"]
+    assert cohort.classes == ("neg", "pos")
+    assert cohort.labels == [1, 0]
+    report = cohort.report
+    assert report.slides_without_label == ["c"]
+    assert report.labels_without_slide == ["d"]
+    assert report.empty_labels == ["e"]
+    assert report.repeated_rows == ["a"]
+    assert report.lines()[0] == "2 slides of 1 patients; neg 1, pos 1"
+    assert len(report.unmatched) == 4
+    with pytest.raises(DataError, match="1 slides without a label: c; 1 labels without a slide: d"):
+        load_cohort(tmp_path, labels, strict=True)
+
+
+def test_contradictions_stop(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        stamp(tmp_path, name)
+    with pytest.raises(DataError, match="slide 'a' is listed twice with different values: label 1 and 0"):
+        load_cohort(tmp_path, rows(("a", "1"), ("a", "0"), ("b", "0")))
+    with pytest.raises(DataError, match="1 patients are in more than one split, for example 'p' in test and train"):
+        load_cohort(tmp_path, rows(("a", "1", "p", "train"), ("b", "0", "p", "test")))
+    with pytest.raises(DataError, match="1 slides have no split while others have one: b"):
+        load_cohort(tmp_path, rows(("a", "1", "p", "train"), ("b", "0", "q")))
+    with pytest.raises(DataError, match="bags are named like a, b, the label table like x"):
+        load_cohort(tmp_path, rows(("x", "1")))
+    with pytest.raises(InputError, match="one class only: found 2 of class '1'"):
+        check_trainable(load_cohort(tmp_path, rows(("a", "1"), ("b", "1"))).report)
+    stamp(tmp_path / "again", "a")
+    with pytest.raises(DataError, match="1 slide names occur more than once"):
+        load_cohort(tmp_path, rows(("a", "1"), ("b", "0")))
+
+
+def test_bags_are_read_when_asked_for_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "bb", "ccc"):
+        stamp(tmp_path, name)
+    read: list[str] = []
+    original = cohort_module.read_features
+
+    def counting(path: Path, scale: object) -> object:
+        read.append(path.stem)
+        return original(path, scale)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cohort_module, "read_features", counting)
+    cohort = load_cohort(tmp_path, rows(("a", "0"), ("bb", "1"), ("ccc", "1")))
+    part = cohort[1:]
+    assert (cohort.labels, part.labels, read) == ([0, 1, 1], [1, 1], [])
+    bag = part[0]
+    assert read == ["bb"]
+    assert (bag.bag_id, bag.label, bag.unit) == ("bb", 1, "um")
+    assert bag.features[0, 0] == 7
+    torch.testing.assert_close(bag.coords[:2], torch.tensor([[128.0, 128.0], [384.0, 128.0]]))
+    assert cohort[1] is bag
+    assert read == ["bb"]
+    assert [bag.bag_id for bag in cohort.read_ahead([2, 0, 1, 0])] == ["ccc", "a", "bb", "a"]
+    assert sorted(read) == ["a", "bb", "ccc"]
+
+
+def test_cache_forgets_the_oldest_bag() -> None:
+    def bag(name: str) -> Bag:
+        return Bag(torch.zeros(10, 10), torch.zeros(10, 2), "um", name)
+
+    cache = BagCache(limit=1000)  # two bags of 480 bytes
+    first = cache.get("a", lambda: bag("a"))
+    cache.get("b", lambda: bag("b"))
+    assert cache.get("a", lambda: bag("new")) is first
+    cache.get("c", lambda: bag("c"))  # b was used longest ago
+    assert cache.get("a", lambda: bag("new")) is first
+    assert cache.get("b", lambda: bag("again")).bag_id == "again"
+
+
+def test_slides_of_a_patient_become_sections(tmp_path: Path) -> None:
+    stamp(tmp_path, "a", n=2)
+    stamp(tmp_path, "b", n=3)
+    stamp(tmp_path, "c", n=4)
+    labels = rows(("a", "1", "p"), ("b", "1", "p"), ("c", "0", "q"))
+    cohort = load_cohort(tmp_path, labels, per_patient=True)
+    assert cohort.bag_ids == ["p", "q"]
+    bag = cohort[0]
+    assert bag.section is not None
+    assert bag.section.tolist() == [0, 0, 1, 1, 1]
+    assert bag.features[:, 0].tolist() == [3, 3, 4, 4, 4]
+    assert bag.metadata["slides"] == ["a", "b"]
+    assert bag_sizes(cohort) == ([5, 4], 3)
+    with pytest.raises(DataError, match="patient 'p' has slides with different labels"):
+        load_cohort(tmp_path, rows(("a", "1", "p"), ("b", "0", "p")), per_patient=True)
+    with pytest.raises(DataError, match="slide 'a' has no patient"):
+        load_cohort(tmp_path, rows(("a", "1"), ("b", "0", "p")), per_patient=True)
+
+
+def test_max_instances_samples_the_same_part_each_time(tmp_path: Path) -> None:
+    stamp(tmp_path, "a", n=50)
+    stamp(tmp_path, "b", n=4)
+    labels = rows(("a", "1"), ("b", "0"))
+    first = load_cohort(tmp_path, labels, max_instances=10)[0]
+    again = load_cohort(tmp_path, labels, max_instances=10)
+    other = load_cohort(tmp_path, labels, max_instances=10, seed=1)[0]
+    assert len(first) == 10
+    assert first.metadata["sampled_from"] == 50
+    assert torch.equal(first.coords, again[0].coords)
+    assert not torch.equal(first.coords, other.coords)
+    assert len(again[1]) == 4
+    assert bag_sizes(again)[0] == [10, 4]
+
+
+def test_different_feature_widths_are_found_without_reading(tmp_path: Path) -> None:
+    stamp(tmp_path, "a", width=3)
+    stamp(tmp_path, "b", width=4)
+    with pytest.raises(DataError, match=r"different numbers of features \(\[3, 4\]\)"):
+        bag_sizes(load_cohort(tmp_path, rows(("a", "1"), ("b", "0"))))
+
+
+def test_bags_in_memory_with_their_own_labels() -> None:
+    bags = [Bag(torch.ones(2, 3), torch.zeros(2, 2), "um", f"folder/{i}", label=i % 2) for i in range(4)]
+    cohort = load_cohort(bags)
+    assert cohort.bag_ids == ["folder/0", "folder/1", "folder/2", "folder/3"]
+    assert cohort.labels == [0, 1, 0, 1]
+    assert cohort.patients == cohort.bag_ids
+    assert cohort[3].label == 1
+
+
+def test_three_classes(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        stamp(tmp_path, name)
+    cohort = load_cohort(tmp_path, rows(("a", "x"), ("b", "y"), ("c", "z")), classes=["z", "y", "x"])
+    assert [cohort[i].label for i in range(3)] == [2, 1, 0]

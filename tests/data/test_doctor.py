@@ -1,0 +1,126 @@
+"""The doctor finds each of the things that ruin a cohort, and says nothing about a healthy one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from dasmil.cli.doctor import doctor
+from dasmil.data.doctor import Checkup, check_bags
+from dasmil.data.labels import LabelRow
+from dasmil.data.scale import Scale, Scales
+
+
+def grid(columns: int = 6, rows: int = 4, step: float = 256.0) -> np.ndarray:
+    y, x = np.mgrid[:rows, :columns]
+    return np.stack([x.ravel(), y.ravel()], axis=1) * step
+
+
+def write(
+    folder: Path, name: str, corners: np.ndarray | None = None, features: np.ndarray | None = None, **root: Any
+) -> None:
+    folder.mkdir(exist_ok=True)
+    corners = grid() if corners is None else corners
+    if features is None:
+        features = np.random.default_rng(0).standard_normal((len(corners), 8)).astype(np.float32)
+    with h5py.File(folder / f"{name}.h5", "w") as file:
+        file["feats"] = features
+        file["coords"] = corners
+        file.attrs.update({"unit": "um", "tile_size_um": 256.0, "extractor": "x", **root})
+
+
+def check(folder: Path, labels: list[LabelRow] | None = None, scales: Scales | None = None) -> Checkup:
+    *_, result = check_bags(folder, labels, scales)
+    return result
+
+
+def found(result: Checkup) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {finding.check: (finding.level, finding.slides) for finding in result.findings}
+
+
+def test_healthy_cohort(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / "bags", name)
+    result = check(tmp_path / "bags", [LabelRow("a", "0"), LabelRow("b", "1")])
+    assert result.findings == []
+    assert result.healthy
+    assert result.rows[0]["stride_um"] == 256
+    assert result.rules == {"STAMP: centre = um top left + 256/2, as the file declares": 2}
+
+
+def test_every_illness(tmp_path: Path) -> None:
+    bags = tmp_path / "bags"
+    write(bags, "good")
+    values = np.random.default_rng(1).standard_normal((24, 8)).astype(np.float32)
+    values[3, 2] = np.nan
+    write(bags, "nan", features=values)
+    write(bags, "sparse", grid(step=1024.0))
+    write(bags, "overlap", grid(step=128.0))
+    write(bags, "double", np.concatenate([grid(), grid()[:2]]))
+    write(bags, "count", features=values[:20])
+    (bags / "broken.h5").write_bytes(b"no HDF5 at all")
+    result = check(bags)
+    illnesses = found(result)
+    assert illnesses["NaN features"] == ("error", ("nan",))
+    assert illnesses["count mismatch"] == ("error", ("count",))
+    assert illnesses["unreadable"] == ("error", ("broken",))
+    assert illnesses["duplicated coordinates"] == ("warning", ("double",))
+    assert illnesses["stride against tile"][0] in ("error", "warning")
+    strides = {finding.level: finding.slides for finding in result.findings if finding.check == "stride against tile"}
+    assert strides == {"error": ("sparse",), "warning": ("overlap",)}
+    assert not result.healthy
+
+
+def test_mixtures(tmp_path: Path) -> None:
+    write(tmp_path / "bags", "a")
+    write(tmp_path / "bags", "b")
+    write(tmp_path / "bags", "c", extractor="y")
+    write(tmp_path / "bags", "d", grid(step=128.0), tile_size_um=128.0)
+    write(tmp_path / "bags", "e", features=np.random.default_rng(0).standard_normal((24, 9)).astype(np.float32))
+    result = check(tmp_path / "bags")
+    mixed = {finding.message: finding.slides for finding in result.findings if finding.check.startswith("mixed")}
+    assert mixed == {
+        "features: 8 (4 slides), 9 (1 slides)": ("e",),
+        "encoder: x (4 slides), y (1 slides)": ("c",),
+        "tile_um: 256.0 (4 slides), 128.0 (1 slides)": ("d",),
+    }
+
+
+def test_swapped_axes_and_wrong_scale_need_the_slide_size(tmp_path: Path) -> None:
+    write(tmp_path / "bags", "good", grid(6, 4))
+    write(tmp_path / "bags", "swapped", grid(4, 6))
+    write(tmp_path / "bags", "wrong", grid(12, 9))
+    size = Scale(mpp=0.5, width_px=6 * 512, height_px=4 * 512)
+    result = check(tmp_path / "bags", scales=Scales(size))
+    assert found(result)["swapped axes"] == ("error", ("swapped",))
+    assert found(result)["outside the slide"] == ("error", ("wrong",))
+
+
+def test_labels_are_checked_too(tmp_path: Path) -> None:
+    write(tmp_path / "bags", "a")
+    write(tmp_path / "bags", "b")
+    result = check(tmp_path / "bags", [LabelRow("a", "0"), LabelRow("c", "1")])
+    messages = [(finding.level, finding.message) for finding in result.findings]
+    assert ("warning", "1 slides without a label: b") in messages
+    assert ("warning", "1 labels without a slide: c") in messages
+    assert ("error", "one class only: found 1 of class '0'; training needs slides of at least two classes") in messages
+
+
+def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "bags", "a")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("slide,label\na,1\nb,0\n")
+    assert doctor(tmp_path / "bags") == 0
+    printed = capsys.readouterr().out
+    assert "1 files, 24 tiles, largest bag 24" in printed
+    assert "Nothing wrong found." in printed
+    assert doctor(tmp_path / "bags", labels=labels, json=True) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["healthy"] is False
+    assert answer["rows"][0]["slide"] == "a"
+    assert {finding["check"] for finding in answer["findings"]} == {"labels", "one class only"}

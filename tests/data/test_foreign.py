@@ -1,0 +1,227 @@
+"""Feature files of every tool, made here byte for byte as those tools lay them out, and read to um centres."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from dasmil.data.formats import find_feature_files, probe_features, read_features
+from dasmil.data.scale import Scale, read_scales
+from dasmil.data.store import write_bag
+from dasmil.errors import DataError, InputError
+from dasmil.types import Bag
+
+CORNERS = np.array([[0, 0], [512, 0], [0, 512], [1024, 512]])
+FEATURES = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+
+
+def write(path: Path, datasets: dict, root: dict | None = None, coords: dict | None = None) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            file[name] = value
+        file.attrs.update(root or {})
+        if coords:
+            file["coords"].attrs.update(coords)
+    return path
+
+
+def clam(tmp_path: Path, **attributes: object) -> Path:
+    return write(tmp_path / "a.h5", {"features": FEATURES, "coords": CORNERS}, coords=attributes)
+
+
+def test_clam_with_given_scale_takes_the_tile_from_the_stride(tmp_path: Path) -> None:
+    found = read_features(clam(tmp_path), Scale(mpp=0.25))
+    assert found.probe.format == "CLAM"
+    np.testing.assert_allclose(found.coords, (CORNERS + 256) * 0.25)
+    np.testing.assert_array_equal(found.features, FEATURES)
+    assert found.tile_um == pytest.approx(128)
+    assert "0.25 um/px as given" in found.rule
+    assert "taken from the stride" in found.rule
+
+
+def test_clam_without_scale_asks_for_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--mpp.*--tile-um.*--scale-table"):
+        read_features(clam(tmp_path))
+
+
+def test_clam_tile_um_fixes_the_scale_by_the_stride(tmp_path: Path) -> None:
+    found = read_features(clam(tmp_path), Scale(tile_um=256))
+    assert found.mpp == pytest.approx(0.5)
+    np.testing.assert_allclose(found.coords, (CORNERS + 256) * 0.5)
+
+
+def test_clam_patch_attributes_give_the_tile_at_level_0(tmp_path: Path) -> None:
+    path = clam(tmp_path, patch_size=256, patch_level=1, downsample=(4.0, 4.0))
+    found = read_features(path, Scale(mpp=0.25))
+    np.testing.assert_allclose(found.coords, (CORNERS + 512) * 0.25)
+    assert found.tile_um == pytest.approx(256)
+
+
+TRIDENT = {
+    "patch_size": 256, "patch_size_level0": 512, "level0_magnification": 40, "target_magnification": 20, "overlap": 0,
+}  # fmt: skip
+
+
+def trident(tmp_path: Path) -> Path:
+    return write(tmp_path / "t.h5", {"features": FEATURES, "coords": CORNERS}, coords=TRIDENT)
+
+
+@pytest.mark.parametrize(
+    ("scale", "mpp"), [(Scale(mpp=0.26), 0.26), (Scale(tile_um=128), 0.25), (Scale(nominal=True), 0.25)]
+)
+def test_trident(tmp_path: Path, scale: Scale, mpp: float) -> None:
+    found = read_features(trident(tmp_path), scale)
+    assert found.probe.format == "TRIDENT"
+    np.testing.assert_allclose(found.coords, (CORNERS + 256) * mpp, rtol=1e-6)
+    assert found.tile_um == pytest.approx(512 * mpp)
+
+
+def test_trident_magnification_alone_is_not_taken_for_a_scale(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--mpp"):
+        read_features(trident(tmp_path))
+
+
+def test_trident_nominal_scale_is_named_in_the_rule(tmp_path: Path) -> None:
+    assert "nominal: 10 um / 40x" in read_features(trident(tmp_path), Scale(nominal=True)).rule
+
+
+def test_stamp_2_1(tmp_path: Path) -> None:
+    root = {"unit": "um", "tile_size_um": 256.0, "tile_size_px": 224, "extractor": "ctranspath", "stamp_version": "2.1"}
+    corners = CORNERS / 2
+    path = write(tmp_path / "s.h5", {"feats": FEATURES.astype(np.float16), "coords": corners.astype(np.float32)}, root)
+    found = read_features(path)
+    assert found.probe.format == "STAMP"
+    assert found.probe.encoder == "ctranspath"
+    np.testing.assert_allclose(found.coords, corners + 128)
+    assert found.features.dtype == np.float32
+    np.testing.assert_array_equal(found.features, FEATURES.astype(np.float16).astype(np.float32))
+    with pytest.raises(DataError, match="declares tile_size_um 256, but 200 was given"):
+        read_features(path, Scale(tile_um=200))
+
+
+def test_stamp_2_0(tmp_path: Path) -> None:
+    root = {"unit": "um", "tile_size": 300.0, "extractor": "uni"}
+    found = read_features(write(tmp_path / "s.h5", {"feats": FEATURES, "coords": CORNERS * 1.0}, root))
+    assert found.probe.format == "STAMP 2.0"
+    np.testing.assert_allclose(found.coords, CORNERS + 150.0)
+
+
+def test_historic_stamp_stride_224_means_256_um_and_augmented_rows_are_left_out_aloud(tmp_path: Path) -> None:
+    corners = CORNERS // 512 * 224
+    augmented = np.array([False, False, False, True])
+    path = write(tmp_path / "m.h5", {"feats": FEATURES, "coords": corners, "augmented": augmented})
+    found = read_features(path)
+    assert found.probe.format == "historic STAMP"
+    np.testing.assert_allclose(found.coords, (corners[:3] + 112) * 256 / 224, rtol=1e-6)
+    assert found.tile_um == pytest.approx(256)
+    assert "1 augmented copies of tiles left out" in found.rule
+    np.testing.assert_array_equal(found.features, FEATURES[:3])
+
+
+def test_historic_file_with_another_stride_asks_for_the_scale(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.h5", {"feats": FEATURES, "coords": CORNERS})
+    with pytest.raises(InputError, match="stride 512, not 224"):
+        read_features(path)
+    np.testing.assert_allclose(read_features(path, Scale(mpp=0.5)).coords, (CORNERS + 256) * 0.5)
+
+
+def slideflow(tmp_path: Path, index: bool = True) -> Path:
+    torch.save(torch.from_numpy(FEATURES), tmp_path / "f.pt")
+    if index:
+        np.savez(tmp_path / "f.index.npz", CORNERS + 256)
+    config = {"extractor": {"class": "slideflow.model.extractors.ctranspath.CTransPathFeatures"}, "tile_um": 128}
+    (tmp_path / "bags_config.json").write_text(json.dumps(config))
+    return tmp_path / "f.pt"
+
+
+def test_slideflow_positions_are_centres_already(tmp_path: Path) -> None:
+    found = read_features(slideflow(tmp_path), Scale(mpp=0.25))
+    assert found.probe.format == "slideflow"
+    np.testing.assert_allclose(found.coords, (CORNERS + 256) * 0.25)
+    np.testing.assert_array_equal(found.features, FEATURES)
+    assert found.tile_um == 128
+    assert found.probe.encoder is not None
+    assert found.probe.encoder.endswith("CTransPathFeatures")
+
+
+def test_slideflow_needs_index_and_scale(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="slideflow files give positions in level-0 pixels"):
+        read_features(slideflow(tmp_path))
+    (tmp_path / "f.index.npz").unlink()
+    with pytest.raises(DataError, match=r"no f\.index\.npz beside it"):
+        read_features(tmp_path / "f.pt", Scale(mpp=0.25))
+
+
+class Evil:
+    def __reduce__(self) -> tuple:
+        return (print, ("executed",))
+
+
+def test_pickled_objects_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(Evil(), tmp_path / "f.pt")
+    with pytest.raises(DataError, match="cannot be read as a plain tensor"):
+        read_features(tmp_path / "f.pt", Scale(mpp=1))
+    torch.save(torch.from_numpy(FEATURES), tmp_path / "f.pt")
+    np.savez(tmp_path / "f.index.npz", np.array([Evil()], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="cannot be read as an array of positions"):
+        read_features(tmp_path / "f.pt", Scale(mpp=1))
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_own_bags_keep_their_sections_and_metadata(tmp_path: Path) -> None:
+    section = torch.tensor([0, 0, 1, 1])
+    bag = Bag(FEATURES, CORNERS, "um", "own", section=section, metadata={"tile_um": 256.0, "encoder": "e"})  # type: ignore[arg-type]
+    write_bag(tmp_path / "own.h5", bag)
+    found = read_features(tmp_path / "own.h5")
+    assert found.probe.format == "dasmil"
+    assert found.tile_um == 256
+    np.testing.assert_array_equal(found.coords, CORNERS)
+    np.testing.assert_array_equal(found.optional["section"], section)
+
+
+def test_count_mismatch_and_missing_coordinates(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", {"features": FEATURES, "coords": CORNERS[:3]})
+    assert (probe_features(path).n, probe_features(path).n_coords) == (4, 3)
+    with pytest.raises(DataError, match="4 rows of features but 3 of coords"):
+        read_features(path, Scale(mpp=1))
+    with pytest.raises(DataError, match="no dataset 'coords'"):
+        read_features(write(tmp_path / "b.h5", {"feats": FEATURES}), Scale(mpp=1))
+    with pytest.raises(DataError, match="it holds other"):
+        probe_features(write(tmp_path / "c.h5", {"other": FEATURES}))
+
+
+def test_truncated_file(tmp_path: Path) -> None:
+    path = clam(tmp_path)
+    path.write_bytes(path.read_bytes()[:900])
+    with pytest.raises(DataError, match=r"truncated or damaged|not an HDF5"):
+        probe_features(path)
+
+
+def test_scale_table_overrides_the_default_slide_by_slide(tmp_path: Path) -> None:
+    table = tmp_path / "scales.csv"
+    table.write_text("slide,mpp,tile_um\na,0.5,\nb,,112\n")
+    scales = read_scales("0.25", None, table)
+    assert scales.of("a") == Scale(mpp=0.5)
+    assert scales.of("b") == Scale(mpp=0.25, tile_um=112)
+    assert scales.of("c") == Scale(mpp=0.25)
+    assert read_scales("nominal").default.nominal
+    with pytest.raises(InputError, match="expected micrometres per pixel"):
+        read_scales("quarter")
+    table.write_text("slide,mpp\na,-1\n")
+    with pytest.raises(DataError, match="expected a positive number"):
+        read_scales(None, None, table)
+
+
+def test_find_feature_files(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    clam(tmp_path / "sub")
+    slideflow(tmp_path)
+    (tmp_path / ".half.h5").write_bytes(b"")
+    assert [path.name for path in find_feature_files(tmp_path)] == ["f.pt", "a.h5"]
+    with pytest.raises(InputError, match="no folder"):
+        find_feature_files(tmp_path / "nowhere")

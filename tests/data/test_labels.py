@@ -1,0 +1,76 @@
+"""Label tables as people and tools keep them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels
+from dasmil.errors import DataError, InputError
+
+
+def table(tmp_path: Path, text: str, name: str = "labels.csv") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_own_table(tmp_path: Path) -> None:
+    path = table(tmp_path, "slide,label,patient,split\ns1.svs, 1 ,p1,training\ns2,0,p2,Test\n\n")
+    assert read_labels(path) == [LabelRow("s1", "1", "p1", "train"), LabelRow("s2", "0", "p2", "test")]
+
+
+def test_clam_table(tmp_path: Path) -> None:
+    path = table(tmp_path, "case_id,slide_id,label\npatient_0,slide_1,tumor_tissue\npatient_0,slide_2,normal_tissue\n")
+    assert read_labels(path) == [
+        LabelRow("slide_1", "tumor_tissue", "patient_0"),
+        LabelRow("slide_2", "normal_tissue", "patient_0"),
+    ]
+
+
+def test_stamp_tables(tmp_path: Path) -> None:
+    clini = table(tmp_path, "PATIENT;isMSIH;AGE\nA;MSIH;60\nB;nonMSIH;50\nC;MSIH;40\n", "clini.csv")
+    slides = table(tmp_path, "PATIENT,FILENAME\nA,dir/one.h5\nA,two.h5\nB,three.h5\nD,four.h5\n", "slides.csv")
+    rows = read_labels(clini, slide_table=slides, label_column="isMSIH")
+    assert rows == [
+        LabelRow("one", "MSIH", "A"),
+        LabelRow("two", "MSIH", "A"),
+        LabelRow("three", "nonMSIH", "B"),
+        LabelRow("four", None, "D"),  # no clinical row
+        LabelRow("(no slide of patient C)", "MSIH", "C"),
+    ]
+
+
+def test_tables_that_cannot_be_understood(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no slide column among case_id, label.*--slide-table"):
+        read_labels(table(tmp_path, "case_id,label\na,1\n"))
+    with pytest.raises(DataError, match="no label column among slide, isMSIH; name it with --label-column"):
+        read_labels(table(tmp_path, "slide,isMSIH\na,1\n"))
+    with pytest.raises(InputError, match="no column 'x' for the label"):
+        read_labels(table(tmp_path, "slide,label\na,1\n"), label_column="x")
+    with pytest.raises(DataError, match="line 3: split is 'foo', expected train, val or test"):
+        read_labels(table(tmp_path, "slide,label,split\na,1,val\nb,1,foo\n"))
+    with pytest.raises(DataError, match="line 2: 3 values for 2 columns"):
+        read_labels(table(tmp_path, "slide,label\na,1,2\n"))
+    with pytest.raises(DataError, match="line 2: the slide name is empty"):
+        read_labels(table(tmp_path, "slide,label\n,1\n"))
+    with pytest.raises(InputError, match="spreadsheet"):
+        read_labels(tmp_path / "clini.xlsx")
+    clini = table(tmp_path, "PATIENT,label\nA,1\nA,0\n")
+    with pytest.raises(DataError, match="patient 'A' is listed twice"):
+        read_labels(clini, slide_table=table(tmp_path, "PATIENT,FILENAME\nA,one\n", "s.csv"))
+
+
+def test_slide_names_keep_dots_that_are_no_file_ending() -> None:
+    assert plain_slide("TCGA-01.8f3a.svs") == "TCGA-01.8f3a"
+    assert plain_slide("TCGA-01.8f3a") == "TCGA-01.8f3a"
+    assert plain_slide(r"folder\slide 1.NDPI") == "slide 1"
+
+
+def test_class_order() -> None:
+    assert class_names(["10", "2", "2"]) == ("2", "10")
+    assert class_names(["Tumor", "Normal"]) == ("Normal", "Tumor")
+    assert class_names(["a", "b"], ["b", "a"]) == ("b", "a")
+    with pytest.raises(InputError, match="the table has a, b"):
+        class_names(["a", "b"], ["a"])

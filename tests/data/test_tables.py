@@ -1,0 +1,96 @@
+"""Cells from CSV, Parquet and AnnData become the same bags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dasmil.data.tables import is_table, read_table
+from dasmil.errors import DataError, InputError
+
+pandas = pytest.importorskip("pandas")
+
+ROWS = {
+    "patient": ["p2", "p1", "p2", "p1"],
+    "x": [0.0, 10.0, 20.0, 30.0],
+    "y": [1.0, 11.0, 21.0, 31.0],
+    "type": ["T", "B", "B", "T"],
+    "cd8": [0.5, 1.5, 2.5, 3.5],
+}
+
+
+def frame():
+    return pandas.DataFrame(ROWS)
+
+
+@pytest.fixture(params=["csv", "csv.gz", "tsv", "parquet", "h5ad"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    target = tmp_path / f"cells.{request.param}"
+    if request.param == "parquet":
+        frame().to_parquet(target)
+    elif request.param == "h5ad":
+        anndata = pytest.importorskip("anndata")
+        data = frame()
+        data.index = data.index.astype(str)
+        cells = anndata.AnnData(
+            X=data[["cd8"]].to_numpy(), obs=data[["patient", "type"]], var=pandas.DataFrame(index=["cd8"])
+        )
+        cells.obsm["spatial"] = data[["x", "y"]].to_numpy()
+        cells.write_h5ad(target)
+    else:
+        frame().to_csv(target, index=False, sep="\t" if request.param == "tsv" else ",")
+    return target
+
+
+def test_categories_become_one_hot(path: Path) -> None:
+    assert is_table(path)
+    first, second = read_table(path, bag="patient", unit="px", um_per_unit=0.5, one_hot="type")
+    assert (first.bag_id, second.bag_id) == ("p1", "p2")
+    assert first.metadata["feature_names"] == ["B", "T"]
+    torch.testing.assert_close(first.features, torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    torch.testing.assert_close(second.coords, torch.tensor([[0.0, 0.5], [10.0, 10.5]]))
+    assert second.instance_labels is not None
+    assert second.instance_labels.tolist() == [1, 0]
+    assert first.unit == "um"
+
+
+def test_columns_of_numbers(path: Path) -> None:
+    first, second = read_table(path, bag="patient", unit="um", features=["cd8"])
+    assert first.features[:, 0].tolist() == [1.5, 3.5]
+    assert second.features[:, 0].tolist() == [0.5, 2.5]
+    again, _ = read_table(path, bag="patient", unit="um")
+    assert again.metadata["feature_names"] == ["cd8"]
+    torch.testing.assert_close(again.features, first.features)
+
+
+def test_category_order_of_a_model_is_kept(path: Path) -> None:
+    first, _ = read_table(path, bag="patient", unit="um", one_hot="type", categories=["T", "other", "B"])
+    torch.testing.assert_close(first.features, torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
+    with pytest.raises(DataError, match="holds 'T', expected one of B"):
+        read_table(path, bag="patient", unit="um", one_hot="type", categories=["B"])
+
+
+def test_clear_errors(tmp_path: Path) -> None:
+    path = tmp_path / "cells.csv"
+    frame().to_csv(path, index=False)
+    with pytest.raises(InputError, match="positions are in pixels; give the micrometres of one pixel with --mpp"):
+        read_table(path, bag="patient", unit="px", one_hot="type")
+    with pytest.raises(InputError, match="unit is 'mm'"):
+        read_table(path, bag="patient", unit="mm", one_hot="type")
+    with pytest.raises(InputError, match="no column 'slide'; it has patient, x, y, type, cd8"):
+        read_table(path, bag="slide", unit="um", one_hot="type")
+    with pytest.raises(InputError, match="both given"):
+        read_table(path, bag="patient", unit="um", one_hot="type", features=["cd8"])
+    broken = frame()
+    broken.loc[1, "x"] = np.nan
+    broken.to_csv(path, index=False)
+    with pytest.raises(DataError, match="1 rows have no position, the first in bag 'p1'"):
+        read_table(path, bag="patient", unit="um", one_hot="type")
+    broken = frame()
+    broken.loc[2, "cd8"] = np.nan
+    broken.to_csv(path, index=False)
+    with pytest.raises(DataError, match="'cd8' holds empty or non-numeric values"):
+        read_table(path, bag="patient", unit="um")
