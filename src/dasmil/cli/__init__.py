@@ -17,6 +17,9 @@ app = App(
 )
 
 VERBS = {
+    "predict": "Predict bags with a trained run.",
+    "evaluate": "Score a trained run on labelled bags.",
+    "train": "Train a model on bags, several seeds at once.",
     "encoders": "List the encoders that `extract` can use.",
     "doctor": "Check a folder of features, and its label table, before training.",
     "bench": "Measure speed and memory side by side, as ratios.",

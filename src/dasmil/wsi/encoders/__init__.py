@@ -1,0 +1,139 @@
+"""Encoders: networks that turn tiles into features, by name.
+
+encoder = create_encoder("efficientnet-lite0")
+features = encoder.encode(tiles)          # uint8 [b, 224, 224, 3] -> float32 [b, 1280]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dasmil.errors import InputError, unknown_name
+from dasmil.wsi.encoders.base import CallableEncoder, Encoder, NullEncoder
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DEFAULT_ENCODER", "CallableEncoder", "Encoder", "EncoderInfo", "create_encoder", "list_encoders"]
+
+DEFAULT_ENCODER = "efficientnet-lite0"
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """One row of `dasmil encoders`; dim and input_px are None where they depend on the model named."""
+
+    name: str
+    dim: int | None
+    input_px: int | None
+    licence: str
+    weights: str
+    installed: bool
+    note: str
+
+
+def create_encoder(
+    name: str | Callable[[np.ndarray], np.ndarray],
+    weights: str | Path | None = None,
+    device: str | torch.device = "auto",
+    *,
+    dim: int | None = None,
+    input_px: int = 224,
+) -> Encoder:
+    """Create an encoder: a name of list_encoders(), timm:NAME, hf-hub:REPO, or a Python function with its dim.
+
+    weights: a local file in place of the encoder's own weights; device: auto (CUDA, MPS, CPU), cpu, cuda:N, mps.
+    """
+    if not isinstance(name, str):
+        if dim is None:
+            raise InputError("an encoder that is a Python function needs dim, the number of features it gives per tile")
+        if weights is not None:
+            raise InputError("an encoder that is a Python function brings its own weights; leave weights out")
+        return CallableEncoder(name, dim=dim, input_px=input_px)
+    if name == "null":
+        if weights is not None:
+            raise InputError("encoder 'null' has no weights; leave --weights out")
+        return NullEncoder()
+    if name == "efficientnet-lite0":
+        from dasmil.wsi.encoders import efficientnet
+
+        return efficientnet.create(weights, device)
+    if name == "ctranspath":
+        from dasmil.wsi.encoders import ctranspath
+
+        return ctranspath.create(weights, device)
+    if name.startswith("timm:"):
+        from dasmil.wsi.encoders.timm_models import create_timm
+
+        return create_timm(name, weights, device)
+    if name.startswith("hf-hub:"):
+        from dasmil.wsi.encoders.timm_models import create_hub
+
+        return create_hub(name, weights, device)
+    raise unknown_name("encoder", name, [info.name for info in list_encoders()])
+
+
+def list_encoders() -> list[EncoderInfo]:
+    """Every encoder by name, and the two families of names; nothing heavy is imported, nothing downloaded."""
+    from dasmil.wsi.encoders import ctranspath, efficientnet, timm_import
+    from dasmil.wsi.encoders.foundation import FOUNDATION
+
+    timm = timm_import.installed()
+    null = NullEncoder()
+    rows = [
+        EncoderInfo(
+            efficientnet.NAME,
+            efficientnet.DIM,
+            efficientnet.INPUT_PX,
+            efficientnet.LICENCE,
+            "in its package",
+            efficientnet.installed(),
+            f"the default; {efficientnet.NOTE}",
+        ),
+        EncoderInfo(
+            ctranspath.NAME,
+            ctranspath.DIM,
+            ctranspath.INPUT_PX,
+            ctranspath.LICENCE,
+            "local file",
+            timm,
+            "the encoder of the paper, from the authors' ctranspath.pth",
+        ),
+        EncoderInfo(null.name, null.dim, null.input_px, null.licence, "none", True, null.note),
+        EncoderInfo(
+            "timm:NAME",
+            None,
+            None,
+            "the model's",
+            "local file or download",
+            timm,
+            "any model of timm, with its own preprocessing; downloads from Hugging Face",
+        ),
+        EncoderInfo(
+            "hf-hub:REPO",
+            None,
+            None,
+            "the model's",
+            "local file or download",
+            timm,
+            "any timm model on Hugging Face; those named here are built from their cards, none was run by the project",
+        ),
+    ]
+    for model in FOUNDATION.values():
+        rows.append(
+            EncoderInfo(
+                f"hf-hub:{model.repo}",
+                model.dim,
+                model.input_px,
+                model.licence,
+                "local file or gated download",
+                timm,
+                "",
+            )
+        )
+    return rows
