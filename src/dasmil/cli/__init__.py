@@ -17,6 +17,7 @@ app = App(
 )
 
 VERBS = {
+    "extract": "Turn slides into bags of features, one file per slide.",
     "predict": "Predict bags with a trained run.",
     "evaluate": "Score a trained run on labelled bags.",
     "train": "Train a model on bags, several seeds at once.",

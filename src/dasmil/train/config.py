@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -38,8 +38,8 @@ class TrainingConfig(BaseModel):
     distance_init: Literal["data", "model"] = Field(
         "data", description="where theta and beta start: from the distances in the training bags, or as the model says"
     )
-    distance_lr: float | None = Field(
-        4.0, gt=0, description="step of theta and beta as a share of their start, in units of lr; None = as all others"
+    distance_lr: Annotated[float, Field(gt=0)] | Literal["common"] = Field(
+        4.0, description="step of theta and beta as a share of their start, in units of lr; 'common' = as all others"
     )
     restarts: int = Field(
         2, ge=0, description="further attempts, from other starts, of a run with learned distances that did not fit"

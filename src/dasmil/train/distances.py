@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dasmil.errors import DataError
+from dasmil.data.distances import pair_distances
 from dasmil.models import MODELS, MILModel
 from dasmil.train.feed import Feed
 
@@ -45,27 +45,9 @@ class Lengths:
 
 
 def measure_lengths(feed: Feed) -> Lengths:
-    """Distances of random pairs (of one section) in up to 64 training bags; every bag counts the same."""
-    rng = np.random.default_rng(0)
-    found = []
-    for bag in feed.sample(SAMPLED_BAGS, rng):
-        n = len(bag)
-        if n < 2:
-            continue
-        first = rng.integers(n, size=PAIRS_PER_BAG)
-        second = (first + rng.integers(1, n, size=PAIRS_PER_BAG)) % n
-        coords = bag.coords.numpy().astype(np.float64)
-        distances = np.sqrt(np.square(coords[first] - coords[second]).sum(1))
-        if bag.section is not None:
-            section = bag.section.numpy()
-            distances = distances[section[first] == section[second]]
-        found.append(distances[distances > 0])
-    sample = np.sort(np.concatenate(found)) if found else np.empty(0)
-    if len(sample) == 0:
-        raise DataError(
-            "no two instances of a training bag lie apart, so there is no distance to learn from: check the coordinates"
-        )
-    return Lengths(sample, float(np.median(feed.facts.sizes)))
+    """Distances of random pairs in up to 64 training bags; every bag counts the same."""
+    sample = pair_distances(feed.bags, pairs_per_bag=PAIRS_PER_BAG, max_bags=SAMPLED_BAGS)
+    return Lengths(np.sort(sample), float(np.median(feed.facts.sizes)))
 
 
 def start_of(attempt: int) -> float:

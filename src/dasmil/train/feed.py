@@ -111,7 +111,7 @@ class Feed:
     ) -> None:
         if len(bags) == 0:
             raise DataError(f"there are no {name} bags")
-        self._bags = bags
+        self.bags = bags
         self._device = device
         self._groups: list[Group] | None = None
         limit = memory_gb * 2**30
@@ -156,11 +156,6 @@ class Feed:
     def in_memory(self) -> bool:
         return self._groups is not None
 
-    def sample(self, count: int, rng: np.random.Generator) -> Iterator[Bag]:
-        """Up to ``count`` different bags, drawn at random."""
-        chosen = np.sort(rng.permutation(len(self.facts.ids))[:count])
-        return read_ahead(self._bags, chosen.tolist())
-
     def epoch(self, rngs: Sequence[np.random.Generator]) -> Iterator[Step]:
         """One pass: every run sees every bag once, in an order of its own, in steps of equal bag size.
 
@@ -169,7 +164,7 @@ class Feed:
         """
         order = bag_order(self.facts.sizes if self._groups else np.arange(len(self.facts.ids)), rngs)
         if self._groups is None:
-            for bag, chosen in zip(read_ahead(self._bags, order[0].tolist()), order.T, strict=True):
+            for bag, chosen in zip(read_ahead(self.bags, order[0].tolist()), order.T, strict=True):
                 features, coords, section = self._to_device(bag)
                 runs = len(rngs)
                 yield Step(
@@ -189,7 +184,7 @@ class Feed:
     def batches(self) -> Iterator[Step]:
         """Every bag once, several small ones of equal size together; for scoring. features [bags, n, ...]."""
         if self._groups is None:
-            for i, bag in enumerate(read_ahead(self._bags, range(len(self.facts.ids)))):
+            for i, bag in enumerate(read_ahead(self.bags, range(len(self.facts.ids)))):
                 features, coords, section = self._to_device(bag)
                 yield Step(np.array([i]), features[None], coords[None], None if section is None else section[None])
             return

@@ -185,7 +185,7 @@ class Training:
         lr = torch.tensor([[s.lr] for s in specs], device=self.device)
         decay = torch.tensor([[s.weight_decay] for s in specs], device=self.device)
         columns = self.replicas.columns(self.replicas.model.distance_parameters())
-        if self.config.distance_lr is None or not columns:
+        if self.config.distance_lr == "common" or not columns:
             return lr, decay
         flat = self.replicas.flat.detach()
         lr, decay = lr.expand_as(flat).clone(), decay.expand_as(flat).clone()

@@ -112,6 +112,26 @@ def summarise(
     }
 
 
+def mean_interval(
+    parts: Sequence[tuple[ArrayLike, Sequence[ArrayLike], Sequence[float]]],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, list[float]]:
+    """Interval of every metric's mean over folds, each (labels, probabilities per run, thresholds), bags resampled."""
+    totals: dict[str, Array] = {name: np.zeros(resamples) for name in METRICS}
+    for k, (labels, probabilities, thresholds) in enumerate(parts):
+        draws: dict[str, list[Array]] = {name: [] for name in METRICS}
+        y, _ = _checked(labels, probabilities[0])
+        for weights in _resampled(y, resamples, seed + k):
+            scored = [_weighted(*_checked(y, p), weights, t) for p, t in zip(probabilities, thresholds, strict=True)]
+            for name in METRICS:
+                draws[name].append(np.mean([s[name] for s in scored], axis=0))
+        for name in METRICS:
+            totals[name] += np.concatenate(draws[name]) / len(parts)
+    return {name: _interval([total]) for name, total in totals.items()}
+
+
 def bootstrap_difference(
     labels: ArrayLike,
     first: Sequence[ArrayLike],

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -69,7 +68,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON; NaN and infinity, which JSON does not know, become null."""
-    write_text(path, json.dumps(_finite(value), indent=2) + "\n")
+    write_text(path, json.dumps(finite(value), indent=2) + "\n")
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> None:
@@ -81,13 +80,14 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[s
     write_text(path, text.getvalue())
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same value with NaN and infinity as None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(v) for key, v in value.items()}
+        return {str(key): finite(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return value
 
 
@@ -111,9 +111,9 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path, config: dict[str, Any], data: dict[str, Any], *, resume: bool) -> RunDirectory:
-        """Begin a run in a new folder, or go on with the one that is there (``resume``)."""
+        """Begin a run in a new folder, or go on with the one that is there (``resume``; if none is there, begin)."""
         path = Path(path)
-        run = cls(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **_finite(config)})
+        run = cls(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **finite(config)})
         known = path / "config.json"
         if known.exists():
             found = read_json(known)
@@ -136,8 +136,6 @@ class RunDirectory:
                 )
         elif path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file, expected a folder for the run")
-        elif resume:
-            raise InputError(f"{path} holds no run to resume: leave out --resume to start one")
         write_json(path / "data.json", data)
         write_json(path / "versions.json", versions())
         write_json(known, run.config)
@@ -230,26 +228,29 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A finished run directory (or one fold of it), as evaluate and predict read it."""
+    """A finished run directory, as evaluate and predict read it; folders: itself, or its folds."""
 
     path: Path
     config: dict[str, Any]
+    folders: tuple[Path, ...]
     seeds: tuple[int, ...]
 
     @classmethod
     def read(cls, path: str | Path) -> StoredRun:
-        """Check that this is a run directory with at least one trained model."""
+        """Check that this is a run directory with trained models."""
         path = Path(path)
         if not path.exists():
             raise InputError(f"{path} does not exist: expected a run directory written by dasmil train")
-        config = read_json(path / "config.json")
+        folders = sorted(path.glob("fold-*"), key=lambda p: int(p.name.removeprefix("fold-"))) or [path]
+        config = read_json(folders[0] / "config.json")
         if not isinstance(config, dict) or config.get("format") != FORMAT:
-            raise DataError(f"{path / 'config.json'} does not describe a run of dasmil train")
-        found = sorted(int(m[1]) for p in path.glob("seed-*") if (m := re.fullmatch(r"seed-(\d+)", p.name)))
-        seeds = tuple(s for s in found if (path / f"seed-{s}" / "model.safetensors").exists())
-        if not seeds:
-            raise DataError(f"{path} holds no trained model yet: finish it with dasmil train ... --resume")
-        return cls(path, config, seeds)
+            raise DataError(f"{folders[0] / 'config.json'} does not describe a run of dasmil train")
+        run = cls(path, config, tuple(folders), tuple(config["seeds"]))
+        missing = [file for file in run.model_files() if not file.exists()]
+        if missing:
+            raise DataError(f"{missing[0]} is missing: finish the run with dasmil train ... --resume")
+        return run
 
     def model_files(self) -> list[Path]:
-        return [self.path / f"seed-{s}" / "model.safetensors" for s in self.seeds]
+        """The weights of every seed of every fold."""
+        return [folder / f"seed-{s}" / "model.safetensors" for folder in self.folders for s in self.seeds]

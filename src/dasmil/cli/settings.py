@@ -1,0 +1,64 @@
+"""Settings of training and options of a model, from a recipe, flags and --set name=value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What fit needs: training settings, model options, and the preset they go on top of."""
+
+    training: dict[str, Any]
+    options: dict[str, Any]
+    preset: str | None
+
+
+def gather_settings(
+    model: str, recipe: str | None, preset: str | None, settings: dict[str, Any], assignments: list[str]
+) -> Chosen:
+    """Recipe first, then flags, then --set; every name is checked, with the nearest one suggested."""
+    from dasmil.errors import unknown_name
+    from dasmil.models import MODELS
+    from dasmil.paper.recipes import load_recipe
+    from dasmil.train.config import TrainingConfig
+
+    if model not in MODELS:
+        raise unknown_name("model", model, MODELS)
+    training: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    if recipe is not None:
+        loaded = load_recipe(recipe, model)
+        training, options, preset = dict(loaded.training), dict(loaded.options), loaded.preset
+    training |= settings
+    if training.get("early_stopping"):
+        training.setdefault("selection", "best-val")
+    known = MODELS[model].options()
+    for assignment in assignments:
+        name, value = _parse(assignment)
+        if name in TrainingConfig.model_fields:
+            training[name] = value
+        elif name in known:
+            options[name] = value
+        else:
+            raise unknown_name(
+                f"setting of training or option of {model}", name, [*TrainingConfig.model_fields, *known]
+            )
+    # A preset that came with the data is dropped for a model that the paper has no setting of.
+    return Chosen(training, options, preset if preset is None or recipe or preset in MODELS[model].presets else None)
+
+
+def _parse(assignment: str) -> tuple[str, Any]:
+    """name=value; the value is a JSON number, list or true/false/null, else text."""
+    import json
+
+    from dasmil.errors import InputError
+
+    name, equals, text = assignment.partition("=")
+    if not equals or not name:
+        raise InputError(f"--set {assignment}: expected name=value, for example --set hidden=20")
+    try:
+        return name.strip().replace("-", "_"), json.loads(text)
+    except ValueError:
+        return name.strip().replace("-", "_"), text

@@ -1,0 +1,100 @@
+"""Progress and results of training on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dasmil.train import Progress
+
+_SHOWN = {
+    "balanced_accuracy": "balanced acc.",
+    "auroc": "AUROC",
+    "average_precision": "avg. precision",
+    "f1": "F1",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "brier": "Brier",
+    "calibration_error": "calibration err.",
+}
+
+
+class Display:
+    """One live line on a terminal, one plain line an epoch otherwise; on standard error."""
+
+    def __init__(self, prefix: str = "") -> None:
+        from rich.console import Console
+
+        self._prefix = prefix
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status(f"{prefix}Preparing") if self._console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        if self._status:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def note(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+    def epoch(self, progress: Progress) -> None:
+        line = self._prefix + epoch_line(progress)
+        if self._status:
+            self._status.update(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def epoch_line(progress: Progress) -> str:
+    """epoch 12/50  loss 0.31 (0.22-0.45)  val AUROC 0.94 (0.93-0.96)  1:05 left"""
+    restart = f"attempt {progress.attempt + 1}  " if progress.attempt else ""
+    parts = [f"{restart}epoch {progress.epoch}/{progress.epochs}"]
+    for column, name in (("train_loss", "loss"), ("val_auroc", "val AUROC")):
+        values = [row[column] for row in progress.rows if column in row]
+        if values:
+            spread = f" ({min(values):.3f}-{max(values):.3f})" if len(values) > 1 else ""
+            parts.append(f"{name} {sum(values) / len(values):.3f}{spread}")
+    minutes, seconds = divmod(round(progress.seconds_left), 60)
+    parts.append(f"{minutes}:{seconds:02d} left")
+    return "  ".join(parts)
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """An aligned table: one row a metric, one column a set; mean ± sd over seeds and the 95 % interval."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    splits = summary["splits"]
+    rounds = "folds" if "folds" in summary else "seeds"
+    table = Table("", box=None, pad_edge=False, header_style="bold")
+    for name, scores in splits.items():
+        table.add_column(f"{name} (n = {scores['n']:,})", justify="right")
+    for metric, title in _SHOWN.items():
+        table.add_row(title, *(_cell(scores, metric) for scores in splits.values()))
+    console.print(table)
+    count = summary["folds"] if rounds == "folds" else len(summary["seeds"])
+    console.print(f"Mean ± standard deviation over {count} {rounds} [95 % interval over bags].", end=" ")
+    threshold = summary.get("threshold", {})
+    if threshold.get("chosen_on") == "val":
+        console.print("Sensitivity and specificity at thresholds chosen on the validation bags.")
+    else:
+        console.print("Sensitivity and specificity at 0.5.")
+    stuck = summary["stuck_seeds"]
+    if stuck:
+        console.print(f"Did not fit the training bags: {', '.join(map(str, stuck))} (counted above; see status.json).")
+
+
+def _cell(scores: dict[str, Any], metric: str) -> str:
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    low, high = scores["interval"][metric]
+    repeats = scores["per_seed"] if "per_seed" in scores else scores["per_fold"]
+    deviation = f" ± {number(scores['std'][metric])}" if len(repeats) > 1 else ""
+    return f"{number(scores['mean'][metric])}{deviation} [{number(low)}, {number(high)}]"

@@ -1,0 +1,80 @@
+"""A finished run at work: scores on labelled bags, predictions for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dasmil.errors import DataError, InputError
+from dasmil.models import load_model
+from dasmil.models.base import MILModel
+from dasmil.train.evaluate import model_logits, probabilities
+from dasmil.train.feed import Facts, Feed
+from dasmil.train.metrics import summarise
+from dasmil.train.run_dir import StoredRun, read_json
+from dasmil.types import Bag
+
+MEMORY_GB = 1.0
+
+
+def load_models(run: StoredRun) -> list[MILModel]:
+    """The models of all seeds (and folds) of a run."""
+    models = [load_model(file) for file in run.model_files()]
+    for file, model in zip(run.model_files(), models, strict=True):
+        if model.name != run.config["model"]["name"]:
+            raise DataError(f"{file} holds a {model.name} model, but the run is of {run.config['model']['name']}")
+    return models
+
+
+def predict_run(run: StoredRun, bags: Sequence[Bag]) -> list[dict[str, Any]]:
+    """Rows bag_id, probability, prediction: the mean probability over the run's models."""
+    models = load_models(run)
+    feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
+    _check_fits(models[0], feed.facts)
+    mean = probabilities(model_logits(models, feed), models[0].n_classes).mean(0)
+    rows = []
+    for bag_id, p in zip(feed.facts.ids, mean, strict=True):
+        if models[0].n_classes == 2:
+            rows.append({"bag_id": bag_id, "probability": float(p), "prediction": int(p >= 0.5)})
+        else:
+            every = {f"probability_{c}": float(v) for c, v in enumerate(p)}
+            rows.append({"bag_id": bag_id, "probability": float(p.max()), "prediction": int(p.argmax()), **every})
+    return rows
+
+
+def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]]) -> dict[str, Any]:
+    """Scores of a run's models on labelled sets, in the layout of summary.json; thresholds as chosen in training."""
+    models = load_models(run)
+    summary = read_json(run.path / "summary.json")
+    threshold = summary["threshold"]
+    thresholds = threshold.get("per_seed", [])
+    if len(thresholds) != len(models):  # folds: each has its own
+        parts = [read_json(folder / "summary.json")["threshold"] for folder in run.folders]
+        thresholds = [value for part in parts for value in part["per_seed"]]
+        threshold = {"ensemble": float(np.mean([part["ensemble"] for part in parts])), **threshold}
+    splits = {}
+    for name, bags in sets.items():
+        feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name)
+        _check_fits(models[0], feed.facts)
+        scored = probabilities(model_logits(models, feed), models[0].n_classes)
+        splits[name] = summarise(feed.facts.labels, list(scored), thresholds, ensemble_threshold=threshold["ensemble"])
+    return {
+        "splits": splits,
+        "threshold": threshold,
+        "seeds": list(range(len(models))) if len(run.folders) > 1 else list(run.seeds),
+        "stuck_seeds": summary["stuck_seeds"],
+        "selection": summary["selection"],
+    }
+
+
+def _check_fits(model: MILModel, facts: Facts) -> None:
+    if model.encoder.in_shape != facts.feature_shape:
+        raise InputError(
+            f"the bags have features of shape {facts.feature_shape} per instance, but the run's {model.name} was made "
+            f"for {model.encoder.in_shape}: they must come from the same encoder"
+        )
+    if model.unit != facts.unit:
+        raise InputError(f"the bags' coordinates are in {facts.unit!r}, but the run's model expects {model.unit!r}")

@@ -1,0 +1,68 @@
+"""Cross-validation: the summary over fold-K/ folders of one run directory."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.errors import DataError
+from dasmil.train.metrics import METRICS, mean_interval
+from dasmil.train.run_dir import read_json, write_json
+
+
+def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
+    """summary.json over all folds: per split the mean over folds, their deviation, and an interval of the mean."""
+    summaries = [read_json(path / f"fold-{k}" / "summary.json") for k in range(folds)]
+    splits: dict[str, Any] = {}
+    for name in summaries[0]["splits"]:
+        per_fold = [s["splits"][name] for s in summaries]
+        means = [{m: _number(fold["mean"][m]) for m in METRICS} for fold in per_fold]
+        values = {m: np.array([row[m] for row in means]) for m in METRICS}
+        predictions = [read_predictions(path / f"fold-{k}", name) for k in range(folds)]
+        thresholds = [s["threshold"]["per_seed"] for s in summaries]
+        splits[name] = {
+            "n": sum(fold["n"] for fold in per_fold),
+            "positives": sum(fold["positives"] for fold in per_fold),
+            "per_fold": means,
+            "mean": {m: float(np.nanmean(v)) for m, v in values.items()},
+            "std": {m: float(np.nanstd(v, ddof=1)) for m, v in values.items()},
+            "interval": mean_interval([(y, p, t) for (y, p), t in zip(predictions, thresholds, strict=True)]),
+        }
+    summary = {
+        "folds": folds,
+        "splits": splits,
+        "seeds": summaries[0]["seeds"],
+        "stuck_seeds": [f"fold {k} seed {seed}" for k, s in enumerate(summaries) for seed in s["stuck_seeds"]],
+        "selection": summaries[0]["selection"],
+        "threshold": {"chosen_on": summaries[0]["threshold"]["chosen_on"]},
+    }
+    write_json(path / "summary.json", summary)
+    return summary
+
+
+def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDArray[np.float64]]]:
+    """Labels [n] of a split and, per seed, probabilities [n] (or [n, classes]) from predictions.csv."""
+    seeds = read_json(run / "summary.json")["seeds"]
+    labels: list[int] = []
+    per_seed: list[NDArray[np.float64]] = []
+    for seed in seeds:
+        file = run / f"seed-{seed}" / "predictions.csv"
+        with file.open(newline="", encoding="utf-8") as handle:
+            rows = [row for row in csv.DictReader(handle) if row["split"] == split]
+        if not rows:
+            raise DataError(f"{file} has no rows of the split {split!r}")
+        labels = [int(row["label"]) for row in rows]
+        columns = [c for c in rows[0] if c.startswith("probability_")]
+        if columns:
+            per_seed.append(np.array([[float(row[c]) for c in columns] for row in rows]))
+        else:
+            per_seed.append(np.array([float(row["probability"]) for row in rows]))
+    return np.array(labels), per_seed
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
