@@ -69,7 +69,7 @@ def load_mnist(
     index = _in_order_per_class(order, digits.labels, np.concatenate([layout.digits for layout in layouts]))
     images = digits.take(index, f"{name}, {protocol} {split} split with these options,")
     features = _NORMALISED[images][:, None]
-    facts = {"dataset": name, "protocol": protocol, "split": split}
+    facts: dict[str, Any] = {"dataset": name, "protocol": protocol, "split": split, "targets": list(rule.targets)}
     if isinstance(rule, CollageRule):
         facts |= {"collage_px": rule.collage_size, "threshold_px": rule.threshold, "farther": rule.farther}
     return _as_bags(layouts, features, index, facts)

@@ -1,0 +1,152 @@
+"""One self-contained HTML page: its parts, and how they are written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from dasmil import __version__
+from dasmil.report.style import css_variables, to_svg
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A result in large figures: what it is, its value, and below it how far to trust it."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its caption; ink: it holds a black picture that turns white on dark ground."""
+
+    svg: Markup
+    width: int
+    caption: str = ""
+    ink: bool = False
+
+
+def picture(figure: Figure, label: str, caption: str = "", *, ink: bool = False) -> Picture:
+    """A matplotlib figure for a page; `label` is what a screen reader says."""
+    width = round(figure.get_figwidth() * 72)
+    return Picture(Markup(to_svg(figure, label)), width, caption, ink)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; numbers are right-aligned."""
+
+    name: str
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with a second, fainter line."""
+
+    main: str
+    sub: str = ""
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str | Cell]]
+    caption: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class BagRow:
+    """One bag of the sortable table."""
+
+    split: str
+    cells: Sequence[str]
+    wrong: bool
+
+
+@dataclass(frozen=True)
+class BagTable:
+    """The sortable table of all bags."""
+
+    columns: Sequence[Column]
+    rows: Sequence[BagRow]
+    splits: Sequence[str]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Text that opens on a click."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part of a page."""
+
+    title: str
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    bags: BagTable | None = None
+    folded: Sequence[Folded] = ()
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page: one sentence, the result, and what supports it."""
+
+    title: str
+    kicker: str
+    lead: str
+    headlines: Sequence[Headline] = ()
+    remarks: Sequence[str] = ()
+    notices: Sequence[str] = ()
+    sections: Sequence[Section] = field(default_factory=list)
+
+
+def render(page: Page) -> str:
+    """The page as HTML; it refers to no other file."""
+    environment = Environment(
+        loader=PackageLoader("dasmil.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    loader = environment.loader
+    assert loader is not None
+    css, script = (Markup(loader.get_source(environment, name)[0]) for name in ("page.css", "page.js"))
+    return environment.get_template("page.html").render(
+        page=page,
+        version=__version__,
+        variables=Markup(css_variables()),
+        css=css,
+        script=script,
+    )
+
+
+def write_page(page: Page, path: Path) -> Path:
+    """Write the page under a temporary name in the same folder, then give it its own."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        scratch.write_text(render(page), encoding="utf-8")
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,158 @@
+"""The figures of a run, made from its run directory, with their captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.report import figures
+from dasmil.report.curves import confusion_counts, roc_curve
+from dasmil.report.figures import UNIT_SYMBOL, Line, Panel, Phi, Series, Truth
+from dasmil.report.page import Picture, picture
+from dasmil.report.run import Predictions, Run
+from dasmil.report.style import ACCENT, CLASS_COLOURS
+from dasmil.report.words import decimal, display_name, interval_text, plural, seed_name
+
+
+def ensemble(parts: Sequence[Predictions]) -> NDArray[np.float64]:
+    """Mean probability over seeds."""
+    return np.mean([part.probabilities for part in parts], axis=0)
+
+
+def predicted(run: Run, probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Classes from mean probabilities: at the chosen threshold, or the largest."""
+    if probabilities.ndim == 1:
+        return (probabilities >= run.threshold).astype(np.int64)
+    return probabilities.argmax(1).astype(np.int64)
+
+
+def labelled(parts: Sequence[Predictions]) -> NDArray[np.bool_]:
+    return parts[0].labels >= 0
+
+
+def roc_picture(run: Run, split: str) -> Picture | None:
+    """The ROC of a split with its band; one curve per class, against the rest, for more than two."""
+    parts = run.pooled(split)
+    if not parts:
+        return None
+    known = labelled(parts)
+    truth = parts[0].labels[known]
+    curves = []
+    if run.classes == 2:
+        curve = roc_curve(truth == 1, [p.probabilities[known] for p in parts])
+        scored = run.summary["splits"][split]
+        text = f"AUROC {decimal(scored['mean'].get('auroc'))}"
+        if interval := interval_text(scored.get("interval", {}).get("auroc")):
+            text += f" ({interval})"
+        curves = [(text, curve, ACCENT)] if curve else []
+    else:
+        for c, name in enumerate(run.class_names):
+            curve = roc_curve(truth == c, [p.probabilities[known][:, c] for p in parts])
+            if curve:
+                curves.append((name, curve, CLASS_COLOURS[c % len(CLASS_COLOURS)]))
+    if not curves:
+        return None
+    rest = " Each class against the rest." if run.classes > 2 else ""
+    return picture(figures.roc(curves), f"ROC curve, {split}", f"{split}, {plural(int(known.sum()), 'bag')}.{rest}")
+
+
+def confusion_picture(run: Run, split: str, title: str = "Confusion matrix") -> Picture | None:
+    """Counts at the chosen threshold, by the mean probability of the seeds."""
+    parts = run.pooled(split)
+    if not parts or not labelled(parts).any():
+        return None
+    known = labelled(parts)
+    classes = predicted(run, ensemble(parts))
+    counts = confusion_counts(parts[0].labels[known], classes[known], run.classes)
+    how = f"Threshold {run.threshold:.2f}" if run.classes == 2 else "Most probable class"
+    who = "by the mean probability of the seeds" if len(parts) > 1 else ""
+    caption = ", ".join(filter(None, [how, who, split])) + "."
+    return picture(figures.confusion(counts, run.class_names, title), f"Confusion matrix, {split}", caption)
+
+
+def calibration_picture(run: Run, split: str) -> Picture | None:
+    bins = run.summary["splits"][split].get("calibration")
+    if not bins:
+        return None
+    caption = "Mean probability of the seeds; the diagonal is perfect."
+    if run.classes > 2:
+        caption = "Confidence of the predicted class against how often it was right."
+    return picture(figures.calibration(bins), f"Calibration, {split}", caption)
+
+
+def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
+    """phi(delta) of every seed, layer and head; None for models without learned distances."""
+    rows = [(seed, row) for seed in run.all_seeds for row in seed.distances]
+    rows = [(seed, row) for seed, row in rows if row.get("midpoint") is not None and row.get("width") is not None]
+    if not rows:
+        return None
+    scale, kind = float(run.options.get("distance_scale", 1.0)), str(run.options.get("phi", "sigmoid"))
+    unit = str(rows[0][1]["unit"])
+    heads = len({(row["layer"], row["head"]) for _, row in rows})
+    functions = [
+        Phi(row["theta"], row["beta"], scale, unit, kind, stuck=seed.stuck,
+            colour=CLASS_COLOURS[(row["head"] if heads > 1 else 0) % len(CLASS_COLOURS)])
+        for seed, row in rows
+    ]  # fmt: skip
+    reach = max(row["midpoint"] + 0.8 * min(row["width"], 4 * abs(row["midpoint"])) for _, row in rows)
+    reach = max(reach * 1.1, 2.2 * truth.distance if truth else 0, 1e-9)
+    middles = [row["midpoint"] for seed, row in rows if not seed.stuck] or [row["midpoint"] for _, row in rows]
+    symbol = UNIT_SYMBOL.get(unit, unit)
+    text = (
+        f"Halfway at {min(middles):.0f}–{max(middles):.0f} {symbol}"
+        if len(middles) > 1
+        else f"Halfway at {middles[0]:.0f} {symbol}"
+    )
+    per = "seed and head" if heads > 1 else "seed"
+    caption = f"What the model learned about distance, one line per {per}. {text}."
+    if truth:
+        side = "farther" if truth.farther else "nearer"
+        caption += f" Shaded: pairs {side} than {truth.distance:g} {symbol} make a bag positive."
+    return picture(figures.learned_phi(functions, reach, truth), "Learned distance function phi", caption)
+
+
+def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
+    """phi(delta) as it was learned, and how its midpoint moved while training; empty for models without."""
+    phi = phi_picture(run, truth)
+    series = _series([(run, ACCENT)], "midpoint_0")
+    if phi is None or not series:
+        return [phi] if phi else []
+    unit = UNIT_SYMBOL.get(str(run.all_seeds[0].distances[0]["unit"]), "")
+    label = f"true {truth.distance:g} {unit}" if truth else ""
+    panel = Panel(
+        "Learned distance θ", f"θ ({unit})", series, truth=truth.distance if truth else None, truth_label=label
+    )
+    heads = ", first head" if len(run.all_seeds[0].distances) > 1 else ""
+    caption = f"Where φ is halfway, epoch by epoch{heads}."
+    return [phi, picture(figures.learning_curves([panel], 410, 320), "Learned distance by epoch", caption)]
+
+
+def learning_picture(runs: Sequence[tuple[Run, str]]) -> Picture:
+    """Learning curves of one run, or of several in their colours."""
+    panels = [
+        ("train_loss", "Training loss", "loss", 0.0, None),
+        ("val_loss", "Validation loss", "loss", 0.0, None),
+        ("val_auroc", "Validation AUROC", "AUROC", None, 1.005),
+    ]
+    shown = [
+        Panel(title, ylabel, series, floor, ceiling)
+        for column, title, ylabel, floor, ceiling in panels
+        if (series := _series(runs, column))
+    ]
+    caption = "One line per seed." if max(len(run.all_seeds) for run, _ in runs) > 1 else ""
+    return picture(figures.learning_curves(shown), "Learning curves", caption)
+
+
+def _series(runs: Sequence[tuple[Run, str]], column: str) -> list[Series]:
+    found = []
+    for run, colour in runs:
+        lines = [
+            Line(seed.metrics["epoch"], seed.metrics[column], seed.stuck, seed_name(seed, run))
+            for seed in run.all_seeds
+            if column in seed.metrics and np.isfinite(seed.metrics[column]).any()
+        ]
+        if lines:
+            found.append(Series(display_name(run.model), lines, colour))
+    return found

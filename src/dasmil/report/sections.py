@@ -1,0 +1,148 @@
+"""The tables of a report, made from a run directory."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from dasmil.report import figures
+from dasmil.report.figures import Score
+from dasmil.report.page import BagRow, BagTable, Cell, Column, Folded, Headline, Section, Table, picture
+from dasmil.report.pictures import ensemble, predicted
+from dasmil.report.run import Run
+from dasmil.report.words import METRIC_NAMES, decimal, interval_text, plural, protocol_text
+
+MAX_BAG_ROWS = 5000
+
+
+def headline(run: Run, split: str, metric: str) -> Headline:
+    """A score of a split in large figures, with its interval and spread."""
+    scored = run.summary["splits"][split]
+    interval = interval_text(scored.get("interval", {}).get(metric))
+    spread = scored.get("std", {}).get(metric)
+    count = len(run.seeds) if not run.folds else len(run.folds)
+    parts = [f"95 % interval {interval}"] if interval else []
+    if count > 1:
+        parts.append(f"± {decimal(spread)} over {'seeds' if not run.folds else 'folds'}")
+    return Headline(METRIC_NAMES[metric], decimal(scored["mean"].get(metric)), ", ".join(parts))
+
+
+def scores_table(run: Run) -> Table:
+    """All metrics (rows) of all splits (columns): mean ± sd over seeds, the interval below."""
+    splits = run.splits
+    columns = [Column("")] + [Column(f"{s}, {plural(run.summary['splits'][s]['n'], 'bag')}", True) for s in splits]
+    rows: list[list[str | Cell]] = []
+    for metric, name in METRIC_NAMES.items():
+        cells: list[str | Cell] = [name]
+        for split in splits:
+            scored = run.summary["splits"][split]
+            mean, std = scored["mean"].get(metric), scored.get("std", {}).get(metric)
+            text = decimal(mean) + (f" ± {decimal(std)}" if len(run.all_seeds) > 1 and decimal(mean) != "–" else "")
+            cells.append(Cell(text, interval_text(scored.get("interval", {}).get(metric))))
+        rows.append(cells)
+    return Table(columns, rows, note=score_note(run))
+
+
+def score_note(run: Run) -> str:
+    found = run.summary.get("threshold")
+    chosen = isinstance(found, dict) and found.get("chosen_on") == "val"
+    where = "a threshold chosen on the validation bags" if chosen else "0.5"
+    over = "folds" if run.folds else "seeds"
+    cut = "the most probable class" if run.classes > 2 else f"0.5; sensitivity and specificity at {where}"
+    return (
+        f"Mean ± standard deviation over {over}; below it the 95 % bootstrap interval of the mean over the bags. "
+        f"Balanced accuracy and F1 at {cut}. Lower is better for Brier score and calibration error."
+    )
+
+
+def folds_section(run: Run, split: str) -> Section | None:
+    """Scores of each fold; None without folds."""
+    if not run.folds:
+        return None
+    rows = []
+    for fold in run.folds:
+        scored = fold.summary["splits"].get(split) or fold.summary["splits"][fold.splits[0]]
+        interval = scored.get("interval", {}).get("auroc")
+        known = tuple(interval) if interval and None not in interval else None
+        mean = scored["mean"].get("auroc")
+        if mean is not None:
+            rows.append(Score(f"{fold.path.name}, {plural(scored['n'], 'bag')}", mean, known,
+                              [s["auroc"] for s in scored["per_seed"] if s.get("auroc") is not None]))  # fmt: skip
+    if not rows:
+        return None
+    return Section("Folds", pictures=[picture(figures.scores(rows, "AUROC"), "Scores of the folds",
+                                              "Mean over seeds with its 95 % interval; rings are seeds.")])  # fmt: skip
+
+
+def bags_section(run: Run, extra: str = "") -> Section:
+    """Every bag with its truth, mean probability and spread, as a sortable table."""
+    binary = run.classes == 2
+    names = run.class_names
+    columns = [Column("Bag"), Column("Split"), Column("True"), Column("Predicted"),
+               Column("Probability of positive" if binary else "Confidence", True), Column("± over seeds", True),
+               Column("Seeds right", True)]  # fmt: skip
+    rows: list[BagRow] = []
+    total = 0
+    splits = [split for split in run.splits if run.pooled(split)]
+    for split in splits:
+        parts = run.pooled(split)
+        mean = ensemble(parts)
+        classes = predicted(run, mean)
+        spread = np.std([p.probabilities for p in parts], axis=0, ddof=1) if len(parts) > 1 else np.zeros_like(mean)
+        right = np.sum([p.predictions == p.labels for p in parts], axis=0)
+        total += len(classes)
+        for i, bag_id in enumerate(parts[0].bag_ids[: max(0, MAX_BAG_ROWS - len(rows))]):
+            label, found = int(parts[0].labels[i]), int(classes[i])
+            p, s = (mean[i], spread[i]) if binary else (mean[i, found], spread[i, found])
+            true = names[label] if 0 <= label < len(names) else "–"
+            cells = [bag_id, split, true, names[found], f"{p:.3f}", f"{s:.3f}" if len(parts) > 1 else "–",
+                     f"{right[i]}/{len(parts)}" if label >= 0 else "–"]  # fmt: skip
+            rows.append(BagRow(split, cells, label >= 0 and label != found))
+    note = "Click a column to sort by it. Wrong predictions are orange."
+    if total > len(rows):
+        note += f" The first {len(rows):,} of {total:,} bags are shown; predictions.csv has all."
+    return Section(
+        "Every bag", text=[extra] if extra else [], bags=BagTable(columns, rows, splits, note), anchor="every-bag"
+    )
+
+
+def data_section(run: Run) -> Section:
+    """Splits, protocol and fingerprint of the bags."""
+    splits = run.data.get("splits", {})
+    columns = [Column("Split"), Column("Bags", True), Column("By class", False), Column("Instances per bag", True)]
+    rows: list[list[str | Cell]] = []
+    for name, facts in splits.items():
+        sizes = facts.get("instances") or {}
+        text = "–"
+        if isinstance(sizes, dict) and {"min", "median", "max"} <= set(sizes):
+            text = f"{sizes['median']:g} ({sizes['min']:g}–{sizes['max']:g})"
+        rows.append([name, f"{facts.get('bags', facts.get('n', 0)):,}", _by_class(run, facts), text])
+    known = {
+        k: v for k, v in run.data.items() if k not in {"splits", "fingerprint"} and isinstance(v, (str, int, float))
+    }
+    text = [", ".join(f"{key} {value}" for key, value in known.items())] if known else []
+    if run.data.get("fingerprint"):
+        text.append(f"Fingerprint of the training and validation bags: {str(run.data['fingerprint'])[:16]}.")
+    text += protocol_text(run)
+    return Section(
+        "Data, splits and protocol", text=text, tables=[Table(columns, rows, note="Instances: median (range).")]
+    )
+
+
+def _by_class(run: Run, facts: dict[str, Any]) -> str:
+    counts = facts.get("classes")
+    if isinstance(counts, dict):
+        names = run.class_names
+        return ", ".join(f"{n:,} {names[int(c)] if int(c) < len(names) else c}" for c, n in counts.items())
+    positives = facts.get("positives")
+    return f"{positives:,} positive" if isinstance(positives, int) else "–"
+
+
+def configuration_section(run: Run) -> Section:
+    """The resolved configuration and the versions, folded away."""
+    return Section("Configuration", folded=[
+        Folded("Full configuration (config.json)", json.dumps(run.config, indent=2, ensure_ascii=False)),
+        Folded("Versions", json.dumps(run.versions, indent=2, ensure_ascii=False)),
+    ])  # fmt: skip

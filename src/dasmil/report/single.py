@@ -1,0 +1,82 @@
+"""The report of one run, top to bottom."""
+
+from __future__ import annotations
+
+from dasmil.report.examples import example_pictures, true_distance
+from dasmil.report.page import Page, Section
+from dasmil.report.pictures import (
+    calibration_picture,
+    confusion_picture,
+    distance_pictures,
+    learning_picture,
+    roc_picture,
+)
+from dasmil.report.run import Run
+from dasmil.report.sections import (
+    bags_section,
+    configuration_section,
+    data_section,
+    folds_section,
+    headline,
+    scores_table,
+)
+from dasmil.report.style import ACCENT
+from dasmil.report.words import display_name, plural, seeds_text, stuck_notice
+
+
+def run_page(run: Run) -> Page:
+    """What was run, the result, the picture that explains it, curves, bags, data, configuration."""
+    split = run.splits[0]
+    truth = true_distance(run)
+    explaining = [*example_pictures(run, split), *distance_pictures(run, truth)]
+    scoring = [
+        p for p in (roc_picture(run, split), confusion_picture(run, split), calibration_picture(run, split)) if p
+    ]
+    sections = [Section("Scores", tables=[scores_table(run)])]
+    if explaining:
+        sections.insert(0, Section("What the model uses", pictures=explaining))
+        sections.append(Section("How well it separates the bags", pictures=scoring))
+    else:
+        sections.insert(0, Section("How well it separates the bags", pictures=scoring))
+    sections.append(Section("Learning curves", pictures=[learning_picture([(run, ACCENT)])]))
+    folds = folds_section(run, split)
+    if folds:
+        sections.append(folds)
+    sections += [bags_section(run), data_section(run), configuration_section(run)]
+    return Page(
+        title=f"{display_name(run.model)} on {run.dataset}",
+        kicker=f"dasmil report, {run.path.resolve().name}",
+        lead=lead_sentence(run),
+        headlines=[headline(run, split, "auroc"), headline(run, split, "balanced_accuracy")],
+        remarks=[result_remark(run, split)],
+        notices=[text for text in (stuck_notice(run), no_test_notice(split)) if text],
+        sections=[
+            section for section in sections if section.pictures or section.tables or section.bags or section.folded
+        ],
+    )
+
+
+def lead_sentence(run: Run) -> str:
+    """What was run, in one sentence."""
+    train = run.data.get("splits", {}).get("train", {}).get("n")
+    bags = f"{plural(train, 'training bag')}" if train else "training bags"
+    protocol = run.config["data"].get("protocol")
+    on = run.dataset + (f" ({protocol} protocol)" if protocol else "")
+    epochs = run.config["training"].get("epochs")
+    return f"{display_name(run.model)} on {on}: {seeds_text(run)}, {epochs} epochs over {bags}."
+
+
+def result_remark(run: Run, split: str) -> str:
+    """Which bags the large figures stand on."""
+    scored = run.summary["splits"][split]
+    positives = f", {scored['positives']:,} of them positive" if run.classes == 2 and "positives" in scored else ""
+    classes = "" if run.classes == 2 else f", {run.classes} classes (means over the classes)"
+    return f"Measured on {split}: {plural(scored['n'], 'bag')}{positives}{classes}; {seeds_text(run)}."
+
+
+def no_test_notice(split: str) -> str | None:
+    """A warning when the result is not on bags that training left alone."""
+    if split in ("val", "train"):
+        kind = "validation" if split == "val" else "training"
+        return f"These are {kind} bags, not a test set: the figure is likely too good."
+    return None

@@ -1,0 +1,83 @@
+"""Numbers and facts of a run in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dasmil.report.run import Run, Seed
+
+METRIC_NAMES = {
+    "balanced_accuracy": "Balanced accuracy",
+    "auroc": "AUROC",
+    "average_precision": "Average precision",
+    "f1": "F1",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "brier": "Brier score",
+    "calibration_error": "Calibration error",
+}
+
+
+def decimal(value: Any, places: int = 3) -> str:
+    """A number with fixed decimals, or a dash where there is none."""
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return "–"
+    return f"{value:.{places}f}"
+
+
+def plural(n: int, noun: str) -> str:
+    """ "1 bag", "2,000 bags"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def interval_text(interval: Sequence[Any] | None) -> str:
+    """ "0.95-0.98", or empty."""
+    return f"{decimal(interval[0])}–{decimal(interval[1])}" if interval and None not in interval else ""
+
+
+def display_name(model: str) -> str:
+    """The model's name as a reader knows it."""
+    return {"das-mil": "DAS-MIL", "sa": "Self-attention"}.get(model, model)
+
+
+def seeds_text(run: Run) -> str:
+    """ "5 seeds", and how many folds."""
+    if run.folds:
+        return f"{len(run.folds)} folds, {plural(len(run.folds[0].seeds), 'seed')} each"
+    return plural(len(run.seeds), "seed")
+
+
+def seed_name(seed: Seed, run: Run) -> str:
+    return f"{seed.path.parent.name} seed {seed.number}" if run.folds else f"seed {seed.number}"
+
+
+def stuck_notice(run: Run) -> str | None:
+    """A sentence about runs that did not fit, or None."""
+    stuck = [seed for seed in run.all_seeds if seed.stuck]
+    if not stuck:
+        return None
+    names = ", ".join(seed_name(seed, run) for seed in stuck)
+    return (
+        f"{len(stuck)} of {plural(len(run.all_seeds), 'run')} did not fit the training bags ({names}): "
+        "their training loss stayed high. They are counted in every figure and drawn dashed."
+    )
+
+
+def protocol_text(run: Run) -> list[str]:
+    """How training went and which weights are reported, in words."""
+    training = run.config["training"]
+    kept = "the best validation epoch" if run.summary.get("selection") == "best-val" else "the last epoch"
+    bags = int(training.get("accumulate", 1))
+    sentences = [
+        f"{plural(bags, 'bag')} per step; {training.get('optimizer', 'adamw')}, learning rate {training.get('lr'):g}, "
+        f"weight decay {training.get('weight_decay'):g}, schedule {training.get('schedule', 'constant')}. "
+        f"The weights of {kept} are reported; nothing was chosen on test bags."
+    ]
+    if run.config["data"].get("protocol") == "published":
+        sentences.append(
+            "The published split leaks: every positive test bag repeats the layout of a training bag. "
+            "Use it only to compare with the paper."
+        )
+    return sentences
