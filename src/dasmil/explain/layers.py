@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -11,7 +11,11 @@ from dasmil.models.ab_mil import AttentionPooling
 from dasmil.models.base import MILModel
 from dasmil.models.pooling import PoolAggregator
 from dasmil.models.sa import SAAggregator
+from dasmil.models.sa_position import PositionedAggregator
 from dasmil.nn import DistanceAwareAttention, pool
+from dasmil.nn.discrete import DiscreteDistanceAttention
+
+AttentionModule = DistanceAwareAttention | DiscreteDistanceAttention
 
 
 @dataclass(eq=False)
@@ -20,7 +24,7 @@ class Stack:
 
     layers: list[PairAttention]
     value_weights: list[Tensor]
-    modules: list[DistanceAwareAttention]
+    modules: list[AttentionModule]
     last_input: Tensor
     pooling: str
     _output: Tensor | None = field(default=None, repr=False)
@@ -70,30 +74,33 @@ def read_structure(
         weights = aggregator(x, coords, None, section).instance_scores
         assert weights is not None
         return WeightedPooling(x, weights)
+    if type(aggregator) is PositionedAggregator:
+        return _read_stack(aggregator, x + aggregator.encoding(coords).to(x.dtype), coords, section)
     if type(aggregator) is SAAggregator:
         return _read_stack(aggregator, x, coords, section)
     return None
 
 
 def _read_stack(aggregator: SAAggregator, x: Tensor, coords: Tensor, section: Tensor | None) -> Stack | None:
-    modules = [layer for layer in aggregator.layers if isinstance(layer, DistanceAwareAttention)]
+    modules = [layer for layer in aggregator.layers if isinstance(layer, AttentionModule)]
     if len(modules) != len(aggregator.layers):
         return None
     layers = []
     for number, module in enumerate(modules):
-        query, key, value = module.project(x)
-        layers.append(
-            PairAttention(
-                query, key, value, coords, scale=module.scale, distance_scale=module.distance_scale,
-                theta=module.theta, beta=module.beta, phi=module.phi, key_embed=_tensor(module.key_embed),
-                query_embed=_tensor(module.query_embed), value_embed=_tensor(module.value_embed),
-                product_term=module.product_term, self_pair=module.self_pair, section=section,
-            )
-        )  # fmt: skip
+        layers.append(_pair_attention(module, x, coords, section))
         if number + 1 < len(modules):
-            x = module(x, coords, None, section)
+            x = module.forward(x, coords, None, section)
     return Stack(layers, [module.value.weight for module in modules], modules, x, aggregator.pooling)
 
 
-def _tensor(value: object) -> Tensor | None:
-    return value if isinstance(value, Tensor) else None
+def _pair_attention(module: AttentionModule, x: Tensor, coords: Tensor, section: Tensor | None) -> PairAttention:
+    query, key, value = module.project(x)
+    attention = PairAttention(query, key, value, coords, scale=module.scale, section=section)
+    embeddings = {name: getattr(module, name) for name in ("key_embed", "query_embed", "value_embed")}
+    if all(embedding is None for embedding in embeddings.values()):
+        return attention
+    attention = replace(attention, distance_scale=module.distance_scale, self_pair=module.self_pair, **embeddings)
+    if isinstance(module, DiscreteDistanceAttention):
+        last = module.bins - 1
+        return replace(attention, bin_of=lambda delta: (delta * last).round().clamp(max=last).long())
+    return replace(attention, theta=module.theta, beta=module.beta, phi=module.phi, product_term=module.product_term)

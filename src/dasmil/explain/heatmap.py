@@ -1,0 +1,164 @@
+"""Maps: a score of every instance, painted over the picture that the instances were cut from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from dasmil.explain.ground import UNIT_SYMBOL, Ground, Layout
+from dasmil.report.style import ACCENT, DENSITY, FAINT, FONT, INK, LINE, ORANGE, SIGNED, look
+
+PLAIN = 238  # grey of the ground where there is no picture
+PERCENTILE = 99.5
+
+SCORE_LABELS = {
+    "contribution": "contribution to the logit",
+    "distance": "contribution that came from distance",
+    "pairs": "half of the absolute pair contributions",
+    "attention": "attention received (mean over rows)",
+    "winner-attention": "attention from the winning rows (mean)",
+}
+
+
+def is_signed(name: str) -> bool:
+    """Whether a score has a meaningful zero with both signs."""
+    return name in ("contribution", "distance")
+
+
+def limits(values: np.ndarray, signed: bool) -> tuple[float, float, str]:
+    """The ends of the colour scale and how they were chosen: symmetric where signed, clipped for large bags."""
+    finite = np.abs(values) if signed else values
+    clipped = len(values) >= 200
+    top = float(np.percentile(finite, PERCENTILE)) if clipped else float(finite.max(initial=0.0))
+    if top <= 0:
+        top, clipped = float(finite.max(initial=0.0)) or 1.0, False
+    note = f"clipped at the {PERCENTILE:g}th percentile" if clipped else ""
+    return (-top if signed else 0.0), top, note
+
+
+def paint(layout: Layout, values: np.ndarray, per_px: float) -> np.ndarray:
+    """The score as a picture [h, w], a pixel for each length `per_px`: mean where tiles overlap, NaN without one."""
+    left, top, width, height = layout.field
+    w, h = max(1, round(width / per_px)), max(1, round(height / per_px))
+    total, count = np.zeros((h, w)), np.zeros((h, w), np.int32)
+    half = layout.side / 2
+    # Both edges are rounded, so that tiles that touch on the slide touch in the picture.
+    first = np.rint((layout.centres - half - (left, top)) / per_px).astype(int)
+    last = np.maximum(np.rint((layout.centres + half - (left, top)) / per_px).astype(int), first + 1)
+    first, last = np.maximum(first, 0), np.minimum(last, (w, h))
+    for (x0, y0), (x1, y1), value in zip(first.tolist(), last.tolist(), values.tolist(), strict=True):
+        total[y0:y1, x0:x1] += value
+        count[y0:y1, x0:x1] += 1
+    with np.errstate(invalid="ignore"):
+        return np.where(count > 0, total / count, np.nan)
+
+
+def compose(raster: np.ndarray, ground: np.ndarray | None, signed: bool, low: float, high: float) -> np.ndarray:
+    """Colours over the (grey) picture, uint8 [h, w, 3].
+
+    Signed scores tint the picture (white at zero leaves it as it is); others cover three quarters of it.
+    """
+    shown = np.isfinite(raster)
+    scaled = np.clip((np.nan_to_num(raster) - low) / (high - low), 0, 1)
+    colour = (SIGNED if signed else DENSITY)(scaled)[..., :3]
+    if ground is None:
+        out = np.where(shown[..., None], colour, PLAIN / 255)
+    else:
+        grey = ground.astype(np.float64).mean(-1, keepdims=True) / 255
+        tinted = colour * (0.45 + 0.55 * grey) if signed else 0.75 * colour + 0.25 * grey
+        out = np.where(shown[..., None], tinted, grey)
+    return np.rint(out * 255).astype(np.uint8)
+
+
+def map_image(
+    layout: Layout, values: np.ndarray, signed: bool, ground: Ground | None = None, largest_px: int = 1600
+) -> np.ndarray:
+    """The map without axes, uint8 [h, w, 3]; its longer side has at most `largest_px` pixels."""
+    per_px = max(layout.field[2:]) / largest_px
+    raster = paint(layout, values, per_px)
+    under = None
+    if ground is not None:
+        under = np.full((*raster.shape, 3), 255, np.uint8)
+        picture = ground.thumbnail(per_px)[: raster.shape[0], : raster.shape[1]]
+        under[: picture.shape[0], : picture.shape[1]] = picture
+    return compose(raster, under, signed, *limits(values, signed)[:2])
+
+
+def nice_length(longest: float) -> float:
+    """The largest of 1, 2, 5, 10, 20, ... that is not longer."""
+    power = 10 ** math.floor(math.log10(longest))
+    return max(step * power for step in (1, 2, 5) if step * power <= longest)
+
+
+def map_figure(
+    layout: Layout,
+    values: np.ndarray,
+    name: str,
+    ground: Ground | None = None,
+    *,
+    mark: Sequence[tuple[int, int]] = (),
+    width: float = 640,
+) -> Figure:
+    """A map with scale bar and colour bar; mark: pairs (i, j) to join with lines, strongest first."""
+    signed = is_signed(name)
+    low, high, note = limits(values, signed)
+    left, top, w, h = layout.field
+    unit = UNIT_SYMBOL[layout.unit]
+    picture = map_image(layout, values, signed, ground)
+    with look():
+        # Room for the colour bar on the right and the scale bar below.
+        height = min(max(width * 0.82 * h / w, 160), 900)
+        figure = Figure(figsize=((width + 20) / 72, (height + 50) / 72), layout="constrained")
+        axis = figure.subplots()
+        axis.imshow(
+            picture,
+            extent=(left, left + w, top + h, top),
+            interpolation="nearest" if max(picture.shape) < 300 else "antialiased",
+        )
+        axis.set(xticks=[], yticks=[], xlim=(left, left + w), ylim=(top + h, top))
+        axis.spines[:].set(visible=True, color=LINE)
+        for rank, (i, j) in enumerate(mark):
+            (x0, y0), (x1, y1) = layout.centres[i], layout.centres[j]
+            axis.plot([x0, x1], [y0, y1], color=INK, linewidth=1.6 if rank == 0 else 0.9, alpha=0.9)
+        length = nice_length(w / 4)
+        transform = axis.get_xaxis_transform()  # x in the unit, y in the axes' height
+        axis.plot([left, left + length], [-0.02, -0.02], transform=transform, color=INK, linewidth=3,
+                  solid_capstyle="butt", clip_on=False)  # fmt: skip
+        axis.annotate(f"{length:g} {unit}", (left + length, -0.02), xycoords=transform, xytext=(6, 0),
+                      textcoords="offset points", va="center", fontsize=FONT, annotation_clip=False)  # fmt: skip
+        bar = figure.colorbar(
+            ScalarMappable(Normalize(low, high), SIGNED if signed else DENSITY), ax=axis, shrink=0.8, pad=0.02
+        )
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+        label = SCORE_LABELS.get(name, name)
+        bar.set_label(f"{label}\n{note}" if note else label)
+        bar.ax.tick_params(color=FAINT)
+    return figure
+
+
+def tiles_figure(
+    layout: Layout, values: np.ndarray, name: str, ground: Ground, *, count: int = 8, side_px: int = 96
+) -> Figure:
+    """The instances with the highest and the lowest score as pictures, each with its number and score."""
+    order = np.argsort(-values, kind="stable")
+    count = min(count, max(1, len(order) // 2))
+    rows = [("highest", order[:count]), ("lowest", order[::-1][:count])]
+    with look():
+        figure = Figure(figsize=((84 * count + 20) / 72, 2 * 118 / 72), layout="constrained")
+        axes = figure.subplots(2, count, squeeze=False)
+        for line, (title, chosen) in zip(axes, rows, strict=True):
+            for axis, index in zip(line, chosen, strict=True):
+                x, y = layout.centres[index] - layout.side / 2
+                axis.imshow(ground.tile(float(x), float(y), layout.side, side_px))
+                axis.set(xticks=[], yticks=[])
+                colour = (ORANGE if values[index] > 0 else ACCENT) if is_signed(name) else INK
+                axis.spines[:].set(visible=True, color=colour, linewidth=2)
+                number = f"{values[index]:+.3g}" if is_signed(name) else f"{values[index]:.3g}"
+                axis.set_xlabel(f"{index}: {number}", fontsize=FONT - 2)
+            line[0].set_title(f"{title} {SCORE_LABELS.get(name, name)}", fontsize=FONT - 1)
+    return figure

@@ -1,0 +1,180 @@
+"""One self-contained page that explains one bag."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dasmil import __version__
+from dasmil.explain.distance import phi_figure
+from dasmil.explain.export import written
+from dasmil.explain.ground import UNIT_SYMBOL, Ground, layout_of
+from dasmil.explain.heatmap import SCORE_LABELS, is_signed, map_figure, tiles_figure
+from dasmil.models.base import MILModel
+from dasmil.report.style import css_variables, to_svg
+from dasmil.types import Bag, Explanation
+
+SHOWN_PAIRS, SHOWN_INSTANCES = 15, 10
+
+
+def write_page(
+    path: Path,
+    model: MILModel,
+    bag: Bag,
+    explanation: Explanation,
+    *,
+    score: str,
+    ground: Ground | None,
+    files: Sequence[str] = (),
+    extra: dict[str, object] | None = None,
+) -> None:
+    """Write the page; `score` is the one on the map, `extra` goes to the folded configuration."""
+    environment = Environment(
+        loader=PackageLoader("dasmil.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    layout = layout_of(bag, ground)
+    values = explanation.scores[score].double().cpu().numpy()
+    lines = [(p.i, p.j) for p in explanation.pairs if p.i != p.j][:3]
+    figure = map_figure(layout, values, score, ground, mark=lines)
+    truth = bag.metadata.get("threshold_px")
+    phi = None
+    if model.learned_distances():
+        last = max(row["layer"] for row in model.learned_distances())
+        phi = to_svg(
+            phi_figure([model], explanation=explanation, layer=last, truth=float(truth) if truth else None),
+            "The learned function phi of distance, with the distances of the strongest pairs",
+        )
+    columns, pairs = _pairs(bag, explanation)
+    instance_columns, instances = _instances(bag, explanation, score)
+    tiles = None
+    if ground is not None and len(bag) >= 2:
+        tiles = to_svg(tiles_figure(layout, values, score, ground), "Instances with the highest and lowest score")
+    text = environment.get_template("page.html").render(
+        bag_id=bag.bag_id,
+        css=css_variables(),
+        sentence=_sentence(model, bag, explanation),
+        result=_result(model, explanation),
+        result_note=_result_note(model, bag, explanation),
+        sum_line=_sum_line(explanation),
+        map=to_svg(figure, f"Map of {SCORE_LABELS.get(score, score)}"),
+        map_note=_map_note(score, bool(lines), ground is not None),
+        tiles=tiles,
+        pair_columns=columns,
+        pairs=pairs,
+        phi=phi,
+        pairs_note=(
+            "Row i of the attention won the maximum of at least one feature (or was averaged); the contribution is "
+            "what it took from instance j, times the classifier's weights. A dot is a pair at its distance."
+        ),
+        instance_columns=instance_columns,
+        instances=instances,
+        method_note=_method_note(explanation),
+        configuration=json.dumps({"model": model.name, "options": model.config, **(extra or {})}, indent=2),
+        version=__version__,
+        files=", ".join(files) or "none",
+    )
+    with written(path) as file:
+        file.write(text)
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def _sentence(model: MILModel, bag: Bag, explanation: Explanation) -> str:
+    label = "" if bag.label is None else f" Its label is {bag.label}."
+    return (
+        f"What made the {model.name} model decide as it did on this bag of {_count(len(bag), 'instance')}: every "
+        f"number below is a part of the logit of class {explanation.target}.{label}"
+    )
+
+
+def _result(model: MILModel, explanation: Explanation) -> str:
+    if model.n_classes == 2:
+        probability = float(torch.sigmoid(torch.tensor(explanation.logit)))
+        return f"probability {probability:.3f}"
+    return f"logit {explanation.logit:+.3f}"
+
+
+def _result_note(model: MILModel, bag: Bag, explanation: Explanation) -> str:
+    return f"of class {explanation.target}" + (f", logit {explanation.logit:+.3f}" if model.n_classes == 2 else "")
+
+
+def _sum_line(explanation: Explanation) -> str:
+    total = float(explanation.contributions.double().sum())
+    base = "bias" if explanation.method == "exact" else "baseline"
+    line = f"{explanation.logit:+.4f} = {explanation.bias:+.4f} ({base}) {total:+.4f} (instances)"
+    if explanation.method != "exact":
+        line += f" {explanation.residual:+.4f} (error of the integration)"
+    if explanation.distance_share and explanation.distance_part is not None:
+        part = float(explanation.distance_part.double().sum())
+        line += (
+            f"; of the instances' sum {part:+.4f} came from distance embeddings of the values, "
+            f"{100 * explanation.distance_share:.0f} % of all absolute parts"
+        )
+    return line
+
+
+def _map_note(score: str, lines: bool, pictured: bool) -> str:
+    note = f"Colour: {SCORE_LABELS.get(score, score)}"
+    note += ", blue against and orange for the class." if is_signed(score) else "."
+    if lines:
+        note += " Lines join the three strongest pairs of different instances."
+    return note + ("" if pictured else " No slide was given: tiles on a plain ground.")
+
+
+def _method_note(explanation: Explanation) -> str:
+    if explanation.method == "exact":
+        return (
+            "Exact split: with the attention weights held as they are, everything from the attention to the logit is a "
+            "maximum (or mean, or sum) and linear maps, so the logit is a sum over pairs of instances. Difference "
+            f"between that sum and the model's logit: {explanation.residual:.1e}."
+        )
+    return (
+        "Integrated gradients along the straight path from an empty bag (zero features, or empty pictures) at the same "
+        f"positions. Error of the sum: {explanation.residual:+.1e}."
+    )
+
+
+def _name(bag: Bag, index: int) -> str:
+    return str(index) if bag.instance_labels is None else f"{index} ({int(bag.instance_labels[index])})"
+
+
+def _signed_class(value: float) -> str:
+    return "for" if value > 0 else "against"
+
+
+def _pairs(bag: Bag, explanation: Explanation) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:
+    unit = UNIT_SYMBOL[explanation.unit]
+    heads = any(p.head for p in explanation.pairs)
+    what = " (what it is)" if bag.instance_labels is not None else ""
+    columns = [(f"instance i{what}", ""), (f"looks at j{what}", "")]
+    columns += [("head", "")] if heads else []
+    columns += [("contribution", ""), ("from distance", ""), ("attention", ""), (f"distance, {unit}", ""), ("φ", "")]
+    rows = []
+    for p in explanation.pairs[:SHOWN_PAIRS]:
+        row = [(_name(bag, p.i), ""), (_name(bag, p.j), "")]
+        row += [(str(p.head), "")] if heads else []
+        row += [(f"{p.contribution:+.3f}", _signed_class(p.contribution)), (f"{p.distance_part:+.3f}", "")]
+        row += [(f"{p.weight:.3f}", ""), ("other section" if p.distance is None else f"{p.distance:,.1f}", "")]
+        row += [("-" if p.phi is None else f"{p.phi:.3f}", "")]
+        rows.append(row)
+    return columns, rows
+
+
+def _instances(bag: Bag, explanation: Explanation, score: str) -> tuple[list[str], list[list[str]]]:
+    columns = ["instance", f"x, {UNIT_SYMBOL[bag.unit]}", f"y, {UNIT_SYMBOL[bag.unit]}", *explanation.scores]
+    values = explanation.scores[score].double().cpu().numpy()
+    order = np.argsort(-np.abs(values), kind="stable")[:SHOWN_INSTANCES]
+    scores = {name: column.double().cpu().numpy() for name, column in explanation.scores.items()}
+    rows = []
+    for k in order.tolist():
+        x, y = bag.coords[k, :2].tolist()
+        numbers = [f"{c[k]:+.4f}" if is_signed(name) else f"{c[k]:.4f}" for name, c in scores.items()]
+        rows.append([_name(bag, k), f"{x:,.0f}", f"{y:,.0f}", *numbers])
+    return columns, rows
