@@ -1,3 +1,53 @@
-from setuptools import setup
+"""Builds the attention kernel when there is a C++ compiler; without one the package installs and works without it."""
 
-setup()
+from __future__ import annotations
+
+import glob
+import platform
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+KERNEL = "src/dasmil/ops/das_attention/kernel"
+FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
+FLAGS += ["-fno-tree-slp-vectorize", "-Wno-psabi"]
+X86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
+
+
+class BuildKernel(build_ext):
+    """A plain shared library: no Python in it, each file with its own instruction set."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + (".dll" if sys.platform == "win32" else ".so")
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            self._build(ext, ["-fopenmp"])
+        except Exception as error:
+            print(f"the kernel cannot be built with OpenMP, trying without: {error}")
+            self._build(ext, [])
+
+    def _build(self, ext: Extension, openmp: list[str]) -> None:
+        files = {"dispatch.cpp": ["-DDAS_WITH_AVX2"] if X86 else [], "portable.cpp": []}
+        if X86:
+            files["avx2.cpp"] = ["-mavx2", "-mfma"]
+        objects = [
+            path
+            for name, flags in files.items()
+            for path in self.compiler.compile(
+                [f"{KERNEL}/{name}"],
+                output_dir=self.build_temp,
+                extra_postargs=[*FLAGS, *openmp, *flags],
+                depends=glob.glob(f"{KERNEL}/*.h"),
+            )
+        ]
+        target = self.get_ext_fullpath(ext.name)
+        self.compiler.link_shared_object(objects, target, extra_postargs=openmp, target_lang="c++")
+
+
+setup(
+    # optional: a failing compiler is reported and the installation goes on.
+    ext_modules=[Extension("dasmil.ops.das_attention._kernel", sorted(glob.glob(f"{KERNEL}/*.cpp")), optional=True)],
+    cmdclass={"build_ext": BuildKernel},
+)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -10,10 +13,11 @@ from dasmil.ops.das_attention.chunked import chunked
 from dasmil.ops.das_attention.dropout import draw_seed, keep_factors
 from dasmil.ops.das_attention.factored import Options, attend, fold, make_pairs, unfold
 from dasmil.ops.das_attention.inputs import check_shapes, check_values
+from dasmil.ops.das_attention.native import Settings, available, check_supported, load, native
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
 
-BACKENDS = ("auto", "reference", "chunked")
+BACKENDS = ("auto", "reference", "chunked", "native")
 
 __all__ = ["BACKENDS", "PHI", "das_attention"]
 
@@ -53,7 +57,8 @@ def das_attention(
     dropout_p drops weights whenever it is above 0: pass 0 outside training. All backends drop the same weights
     under the same ``torch.manual_seed``. float16 and bfloat16 are computed in float32.
     Gradients reach all tensors but coords, whose gradient only backend="reference" gives.
-    backend: "chunked" (PyTorch, any device), "reference" (the equations as written), "auto" (the fastest here).
+    backend: "native" (CPU, float32 and below), "chunked" (PyTorch, any device and dtype), "reference" (the equations as
+    written), "auto": native where it can, else chunked; a missing native kernel is reported once.
     """
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
@@ -70,7 +75,12 @@ def das_attention(
         raise InputError(
             "coords require a gradient, which only backend='reference' gives; use it or pass coords.detach()"
         )
-    check_values(coords, mask)
+    if backend == "auto":
+        backend = _choose(query)
+    elif backend == "native":
+        check_supported(query.device, query.dtype)
+    if backend != "native" or return_weights:
+        check_values(coords, mask)  # the kernel finds these itself
     dtype = query.dtype
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     if coords.dtype == torch.float64 and wide == torch.float32:
@@ -95,6 +105,12 @@ def das_attention(
                 self_pair=self_pair, mask=mask, section=section, keep=keep,
             )  # fmt: skip
             return (z.to(dtype), weights.to(dtype)) if return_weights else z.to(dtype)
+        if backend == "native" and not return_weights:
+            settings = Settings(phi, scale, distance_scale, product_term, self_pair, dropout_p, options.seed)
+            z = native(
+                query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section, settings
+            )
+            return z.to(dtype)
         factors = fold(
             query, key, value, theta, beta, key_embed, query_embed, value_embed, scale=scale,
             distance_scale=distance_scale, product_term=product_term, partial=partial,
@@ -106,3 +122,21 @@ def das_attention(
             return z.to(dtype), weights.reshape(*lead, *weights.shape[1:]).to(dtype)
         output, g_sum, m_sum = chunked(factors, pairs, options)
         return unfold(output, g_sum, m_sum if partial else None, value_embed, lead).to(dtype)
+
+
+def _choose(query: Tensor) -> str:
+    if query.device.type != "cpu" or query.dtype == torch.float64:
+        return "chunked"
+    if available():
+        return "native"
+    _report_missing()
+    return "chunked"
+
+
+@functools.cache
+def _report_missing() -> None:
+    warnings.warn(
+        f"the native attention kernel is missing: {load()}; using the slower backend 'chunked'",
+        RuntimeWarning,
+        stacklevel=4,
+    )

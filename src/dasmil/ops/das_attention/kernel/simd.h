@@ -1,0 +1,120 @@
+// Eight floats at a time. GCC's and Clang's vector types compile for every CPU; only a few operations need a name of their
+// own, and these use instructions of the CPU where the compiler would not find them.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#define DAS_INLINE inline __attribute__((always_inline))
+
+namespace DAS_ISA {
+
+constexpr int W = 8;
+typedef float vf __attribute__((vector_size(32)));
+typedef int32_t vi __attribute__((vector_size(32)));
+typedef uint32_t vu __attribute__((vector_size(32)));
+typedef float vf_memory __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t vi_memory __attribute__((vector_size(32), aligned(4), may_alias));
+
+DAS_INLINE vf load(const float *p) { return *reinterpret_cast<const vf_memory *>(p); }
+DAS_INLINE vi load(const int32_t *p) { return *reinterpret_cast<const vi_memory *>(p); }
+DAS_INLINE void store(float *p, vf x) { *reinterpret_cast<vf_memory *>(p) = x; }
+DAS_INLINE vf all(float x) { return vf{x, x, x, x, x, x, x, x}; }
+DAS_INLINE vf bits(vi x) { return reinterpret_cast<vf>(x); }
+DAS_INLINE vi bits(vf x) { return reinterpret_cast<vi>(x); }
+DAS_INLINE vf only_where(vi condition, vf x) { return bits(condition & bits(x)); }
+
+#ifdef __AVX2__
+DAS_INLINE vf fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+DAS_INLINE vf fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+// In both, a NaN in x comes through.
+DAS_INLINE vf at_least(float low, vf x) { return _mm256_max_ps(_mm256_set1_ps(low), x); }
+DAS_INLINE vf at_most(float high, vf x) { return _mm256_min_ps(_mm256_set1_ps(high), x); }
+DAS_INLINE vf larger(vf a, vf b) { return _mm256_max_ps(a, b); }
+DAS_INLINE vf root(vf x) { return _mm256_sqrt_ps(x); }
+DAS_INLINE vf magnitude(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+
+// The sums of the lanes of four vectors.
+DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) {
+  const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  const __m128 s = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm_loadu_ps(out), s));
+}
+#else
+DAS_INLINE vf fma(vf a, vf b, vf c) { return a * b + c; }
+DAS_INLINE vf fnma(vf a, vf b, vf c) { return c - a * b; }
+DAS_INLINE vf at_least(float low, vf x) { return x < all(low) ? all(low) : x; }
+DAS_INLINE vf at_most(float high, vf x) { return x > all(high) ? all(high) : x; }
+DAS_INLINE vf larger(vf a, vf b) { return a > b ? a : b; }
+DAS_INLINE vf root(vf x) {
+  vf y;
+  for (int i = 0; i < W; ++i) y[i] = sqrtf(x[i]);
+  return y;
+}
+DAS_INLINE vf magnitude(vf x) { return bits(bits(x) & 0x7FFFFFFF); }
+
+DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) {
+  for (int i = 0; i < W; ++i) {
+    out[0] += a[i];
+    out[1] += b[i];
+    out[2] += c[i];
+    out[3] += d[i];
+  }
+}
+#endif
+
+DAS_INLINE float lane_sum(vf x) {
+  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+}
+DAS_INLINE float lane_max(vf x) {
+  float m = x[0];
+  for (int i = 1; i < W; ++i) m = x[i] > m ? x[i] : m;
+  return m;
+}
+
+// 2^x for x up to 127, and exactly 0 from -126 down; relative error about 1.5e-7. Adding 1.5 * 2^23 rounds x to an integer
+// in the low bits; the polynomial (own minimax fit, value exactly 1 at 0) covers the rest, in [-0.5, 0.5].
+DAS_INLINE vf exp2_normal(vf x) {
+  const vf magic = all(12582912.0f);
+  const vf shifted = x + magic;
+  const vf r = x - (shifted - magic);
+  vf y = all(0.001326472731307149f);
+  y = fma(y, r, all(0.009671512991189957f));
+  y = fma(y, r, all(0.05550733581185341f));
+  y = fma(y, r, all(0.24022242426872253f));
+  y = fma(y, r, all(0.6931470036506653f));
+  y = fma(y, r, all(1.0f));
+  return bits(bits(y) + (bits(shifted) << 23));
+}
+DAS_INLINE vf exp2_or_zero(vf x) { return exp2_normal(at_least(-126.0f, x)) - 1.17549435e-38f; }
+
+DAS_INLINE vu mix(vu x) {
+  x = (x ^ (x >> 16)) * 0x7FEB352Du;
+  x = (x ^ (x >> 15)) * 0x846CA68Bu;
+  return x ^ (x >> 16);
+}
+inline uint32_t mix(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7FEB352Du;
+  x = (x ^ (x >> 15)) * 0x846CA68Bu;
+  return x ^ (x >> 16);
+}
+
+// Which weights of a row dropout keeps: the same hash as in dropout.py.
+struct Keep {
+  uint32_t row, salt;
+  int32_t threshold;
+
+  Keep(uint64_t seed, uint64_t number, int32_t threshold) : threshold(threshold) {
+    row = mix(static_cast<uint32_t>(number) * 0x9E3779B1u + static_cast<uint32_t>(seed));
+    salt = mix(row ^ static_cast<uint32_t>(seed >> 32));
+  }
+  DAS_INLINE vi operator()(uint32_t column) const {
+    const vu j = column + vu{0, 1, 2, 3, 4, 5, 6, 7};
+    return reinterpret_cast<vi>(mix((j * 0x85EBCA6Bu + row) ^ salt) >> 8) >= threshold;
+  }
+};
+
+}  // namespace DAS_ISA
