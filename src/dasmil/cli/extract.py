@@ -1,0 +1,186 @@
+"""`dasmil extract`: slides in, bags out."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+if TYPE_CHECKING:
+    from dasmil.wsi.cohort import Summary
+
+app = App(
+    name="extract",
+    help_epilogue="Example: dasmil extract slides/*.svs -o bags/ --encoder ctranspath --weights ctranspath.pth",
+)
+
+
+@app.default
+def extract(
+    *slides: str,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    tile_um: float = 256.0,
+    tile_px: int | None = None,
+    stain: Literal["macenko", "macenko-slide", "none"] = "macenko",
+    encoder: str | None = None,
+    weights: Path | None = None,
+    mpp: float | None = None,
+    mpp_table: Path | None = None,
+    format: Literal["dasmil", "stamp", "trident", "clam"] = "dasmil",
+    dtype: Literal["float16", "float32"] = "float16",
+    workers: int = 0,
+    batch_size: int | None = None,
+    device: str = "auto",
+    force: Annotated[bool, Parameter(negative="")] = False,
+    qc: bool = True,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    tissue_fraction: float | None = None,
+    mask_um: float | None = None,
+    saturation_low: float | None = None,
+    saturation_high: float | None = None,
+    dark: float | None = None,
+    pen: bool | None = None,
+    close_um: float | None = None,
+    min_area_mm2: float | None = None,
+    max_hole_mm2: float | None = None,
+    blank_share: float | None = None,
+    blank_level: int | None = None,
+    sharpness: float | None = None,
+) -> int:
+    """Turn slides into bags of features, one file per slide. Exit code 1 if a slide failed.
+
+    Finished slides are skipped, so a run that was stopped goes on where it was; several runs may share a folder.
+
+    Example: dasmil extract slides/*.svs -o bags/ --encoder ctranspath --weights ctranspath.pth
+
+    Parameters
+    ----------
+    slides
+        Slide files, folders (searched to the bottom) or patterns.
+    out
+        Folder for the bags, the QC pictures (qc/index.html) and summary.json.
+    tile_um
+        Edge of a tile in micrometres on the slide, whatever the scanner.
+    tile_px
+        Edge of a tile in pixels; the encoder's own input size if not given.
+    stain
+        Macenko's normalisation of every tile by itself (the paper's), fitted once per slide, or none.
+    encoder
+        Name of the encoder, see `dasmil encoders`; the default is for trying out.
+    weights
+        File with the encoder's weights (.safetensors, or .pth read without running code).
+    mpp
+        Micrometres per pixel of all slides, in place of what the files say.
+    mpp_table
+        CSV with the columns slide and mpp, for slides that differ.
+    format
+        Layout of the files: the product's own, or that of another tool.
+    dtype
+        Type of the features in the product's own files.
+    workers
+        Threads that read and prepare tiles; 0 takes one per core, at most eight.
+    batch_size
+        Tiles encoded at once; found automatically if not given.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    force
+        Make again what is there, whatever it was made with.
+    qc
+        Draw QC pictures and the contact sheet.
+    json
+        Print the summary as JSON.
+    tissue_fraction
+        A tile is kept when at least this share of it is tissue.
+    mask_um
+        Pixel size in micrometres of the picture on which tissue is found.
+    saturation_low
+        Otsu's threshold of the saturation is not taken below this.
+    saturation_high
+        Otsu's threshold of the saturation is not taken above this.
+    dark
+        Pixels darker than this share of white are borders or black pen.
+    pen
+        Leave out green, blue and red pen.
+    close_um
+        Gaps in the tissue up to this width are closed.
+    min_area_mm2
+        Smaller pieces of tissue are dust.
+    max_hole_mm2
+        Smaller holes are filled.
+    blank_share
+        A tile with fewer stained pixels than this share is blank.
+    blank_level
+        A pixel is stained when its green value (0 to 255) is below this.
+    sharpness
+        A tile is out of focus when the variance of its Laplacian is below this; 0 keeps all.
+    """
+    if not slides:
+        print("Error: no slides given. Example: dasmil extract slides/*.svs -o bags/", file=sys.stderr)
+        return 2
+    from dasmil.wsi.cohort import extract as extract_all
+    from dasmil.wsi.cohort import find_slides, read_mpp_table
+    from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
+    from dasmil.wsi.encoders import DEFAULT_ENCODER
+    from dasmil.wsi.progress import make_reporter
+
+    given = {
+        "fraction": tissue_fraction,
+        "mask_um": mask_um,
+        "saturation_low": saturation_low,
+        "saturation_high": saturation_high,
+        "dark": dark,
+        "pen": pen,
+        "close_um": close_um,
+        "min_area_mm2": min_area_mm2,
+        "max_hole_mm2": max_hole_mm2,
+        "blank_share": blank_share,
+        "blank_level": blank_level,
+        "sharpness": sharpness,
+    }
+    tissue = TissueConfig(**{name: value for name, value in given.items() if value is not None})
+    config = ExtractConfig(
+        tile_um, tile_px, stain, encoder or DEFAULT_ENCODER, weights, mpp, dtype=dtype, format=format, tissue=tissue
+    )
+    paths = find_slides(slides)
+    table = read_mpp_table(mpp_table, paths) if mpp_table else {}
+    options = RunOptions(workers, batch_size, device, force, qc)
+    with make_reporter(quiet=json) as reporter:
+        summary = extract_all(paths, out, config, mpp_table=table, options=options, reporter=reporter)
+    if json:
+        print(json_module.dumps(summary.as_dict()))
+    else:
+        _print_table(summary, qc)
+    return 0 if summary.ok else 1
+
+
+def _print_table(summary: Summary, qc: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    counts = summary.counts()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("slide", "status", "tiles", "blank", "out of focus", "um/px", "seconds"):
+        table.add_column(name, justify="left" if name in ("slide", "status") else "right", no_wrap=name == "status")
+    # What needs attention comes last, where it is seen; a thousand finished slides need no thousand rows.
+    rows = sorted(summary.results, key=lambda r: (r.status in ("failed", "busy"), r.slide))
+    shown = [r for r in rows if r.status != "skipped"] if counts["skipped"] > 20 else rows
+    for r in shown:
+        mpp = f"{r.mpp:.4f}" if r.mpp else ""
+        cells = (r.slide, r.status, f"{r.tiles:,}", f"{r.blank:,}", f"{r.out_of_focus:,}", mpp, f"{r.seconds:.1f}")
+        table.add_row(*cells)
+    console.print(table, markup=False)
+    for r in rows:
+        for warning in r.warnings:
+            print(f"Warning: {r.slide}: {warning}")
+    for r in rows:
+        if r.status == "failed":
+            print(f"Failed: {r.reason}")
+    text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    print(f"{text}; {sum(r.tiles for r in rows):,} tiles in {summary.seconds:.1f} s")
+    if qc:
+        print(f"{summary.out_dir}/qc/index.html")
+    print(f"{summary.out_dir}/summary.json")

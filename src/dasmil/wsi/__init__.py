@@ -1,0 +1,1 @@
+"""From slides to bags: reading, tissue, tiles, stain, features."""

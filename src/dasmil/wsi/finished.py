@@ -1,0 +1,61 @@
+"""Which slides are done: every feature file says what it was made with and from."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+
+from dasmil.data.export import Format, export_bag
+from dasmil.data.store import open_h5, write_bag
+from dasmil.errors import DataError
+from dasmil.types import Bag
+
+MARKS = ("config_hash", "source_fingerprint")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden temporary name beside path, renamed to it when the block ends well: no half file is ever seen."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_features(path: Path, bag: Bag, format: Format) -> None:
+    """Write a bag in the wanted layout; it appears only when complete, with the marks in its root attributes."""
+    if format == "dasmil":
+        write_bag(path, bag)
+        return
+    with replacing(path) as temporary:
+        export_bag(bag, temporary, format)
+        with h5py.File(temporary, "r+", locking=False) as file:
+            for name in MARKS:
+                file.attrs[f"dasmil_{name}"] = bag.metadata[name]
+
+
+def read_marks(path: Path) -> tuple[str, str] | None:
+    """Configuration hash and source fingerprint of a feature file; None if it is damaged or made by another tool."""
+    try:
+        with open_h5(path) as file:
+            found = [file.attrs.get(name, file.attrs.get(f"dasmil_{name}")) for name in MARKS]
+    except DataError:
+        return None
+    return (str(found[0]), str(found[1])) if all(value is not None for value in found) else None
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove temporary files of a process that was killed while it wrote this file; only under the slide's lock."""
+    for leftover in path.parent.glob(f".{_escaped(path.name)}.*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
