@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import dasmil.data.cohort as cohort_module
-from dasmil.data.bag_cache import BagCache
 from dasmil.data.cohort import bag_sizes, load_cohort
 from dasmil.data.labels import LabelRow
 from dasmil.data.match import check_trainable
@@ -67,7 +66,7 @@ def test_contradictions_stop(tmp_path: Path) -> None:
         load_cohort(tmp_path, rows(("a", "1"), ("b", "0")))
 
 
-def test_bags_are_read_when_asked_for_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bags_are_read_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "bb", "ccc"):
         stamp(tmp_path, name)
     read: list[str] = []
@@ -86,23 +85,8 @@ def test_bags_are_read_when_asked_for_and_kept(tmp_path: Path, monkeypatch: pyte
     assert (bag.bag_id, bag.label, bag.unit) == ("bb", 1, "um")
     assert bag.features[0, 0] == 7
     torch.testing.assert_close(bag.coords[:2], torch.tensor([[128.0, 128.0], [384.0, 128.0]]))
-    assert cohort[1] is bag
-    assert read == ["bb"]
-    assert [bag.bag_id for bag in cohort.read_ahead([2, 0, 1, 0])] == ["ccc", "a", "bb", "a"]
-    assert sorted(read) == ["a", "bb", "ccc"]
-
-
-def test_cache_forgets_the_oldest_bag() -> None:
-    def bag(name: str) -> Bag:
-        return Bag(torch.zeros(10, 10), torch.zeros(10, 2), "um", name)
-
-    cache = BagCache(limit=1000)  # two bags of 480 bytes
-    first = cache.get("a", lambda: bag("a"))
-    cache.get("b", lambda: bag("b"))
-    assert cache.get("a", lambda: bag("new")) is first
-    cache.get("c", lambda: bag("c"))  # b was used longest ago
-    assert cache.get("a", lambda: bag("new")) is first
-    assert cache.get("b", lambda: bag("again")).bag_id == "again"
+    assert [bag.bag_id for bag in cohort] == ["a", "bb", "ccc"]
+    assert read == ["bb", "a", "bb", "ccc"]
 
 
 def test_slides_of_a_patient_become_sections(tmp_path: Path) -> None:

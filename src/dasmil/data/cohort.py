@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
@@ -11,9 +10,8 @@ from typing import overload
 import numpy as np
 import torch
 
-from dasmil.data.bag_cache import CACHE_BYTES, BagCache
 from dasmil.data.combine import join_sections, sample_instances
-from dasmil.data.formats import FeatureFile, Probe, find_feature_files, probe_features, read_features, slide_name
+from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.labels import LabelRow
 from dasmil.data.match import CohortReport, Matched, match_labels
 from dasmil.data.scale import Scales
@@ -34,7 +32,7 @@ class Entry:
 
 
 class Cohort(Sequence[Bag]):
-    """Labelled bags in a fixed order; ``cohort[i]`` reads bag i, slices and ``subset`` read nothing."""
+    """Labelled bags in a fixed order; ``cohort[i]`` reads bag i each time, slices and ``subset`` read nothing."""
 
     def __init__(
         self,
@@ -44,7 +42,6 @@ class Cohort(Sequence[Bag]):
         *,
         max_instances: int | None = None,
         seed: int = 0,
-        cache: BagCache | None = None,
     ) -> None:
         if max_instances is not None and max_instances < 1:
             raise InputError(f"max_instances is {max_instances}, expected a positive number or none at all")
@@ -53,7 +50,6 @@ class Cohort(Sequence[Bag]):
         self.report = report
         self.max_instances = max_instances
         self.seed = seed
-        self._cache = cache if cache is not None else BagCache()
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -65,18 +61,16 @@ class Cohort(Sequence[Bag]):
     def __getitem__(self, index: int | slice) -> Bag | Cohort:
         if isinstance(index, slice):
             return self.subset(range(len(self))[index])
-        entry = self.entries[index]
-        return self._cache.get(entry.bag_id, lambda: self._read(entry))
+        return self._read(self.entries[index])
 
     def subset(self, indices: Iterable[int]) -> Cohort:
-        """The bags with these numbers, as a cohort that shares this one's memory."""
+        """The bags with these numbers, as a cohort."""
         return Cohort(
             [self.entries[i] for i in indices],
             self.classes,
             self.report,
             max_instances=self.max_instances,
             seed=self.seed,
-            cache=self._cache,
         )
 
     @property
@@ -102,17 +96,6 @@ class Cohort(Sequence[Bag]):
                 found.setdefault(entry.split, []).append(i)
         return found
 
-    def read_ahead(self, order: Iterable[int], depth: int = 2) -> Iterator[Bag]:
-        """Bags in this order, the next ``depth`` being read by another thread while one is in use."""
-        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
-            waiting: list = []
-            for index in order:
-                waiting.append(pool.submit(self.__getitem__, index))
-                if len(waiting) > depth:
-                    yield waiting.pop(0).result()
-            for future in waiting:
-                yield future.result()
-
     def _read(self, entry: Entry) -> Bag:
         bags = [read() for read in entry.sources]
         bag = bags[0] if len(bags) == 1 else join_sections(entry.bag_id, bags)
@@ -132,7 +115,6 @@ def load_cohort(
     max_instances: int | None = None,
     seed: int = 0,
     strict: bool = False,
-    cache_bytes: int = CACHE_BYTES,
 ) -> Cohort:
     """Join a folder of feature files (any known format), or bags in memory, with a label table.
 
@@ -150,14 +132,7 @@ def load_cohort(
         raise DataError(f"labels and bags do not match: {'; '.join(matched.report.unmatched)}")
     readers = {name: source for name, _, source in sources}
     entries = _per_patient(matched, readers) if per_patient else _per_slide(matched, readers)
-    return Cohort(
-        entries, matched.classes, matched.report, max_instances=max_instances, seed=seed, cache=BagCache(cache_bytes)
-    )
-
-
-def probe_cohort(cohort: Cohort) -> list[list[Probe]]:
-    """Sizes and declarations of every bag's files, without reading features; only for cohorts made of files."""
-    return [[probe_features(path) for path in entry.paths] for entry in cohort.entries]
+    return Cohort(entries, matched.classes, matched.report, max_instances=max_instances, seed=seed)
 
 
 def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:

@@ -32,8 +32,3 @@ def pair_distances(bags: Sequence[Bag], *, pairs_per_bag: int = 2000, max_bags: 
     if not (distances > 0).any():
         raise DataError("no two instances of a bag lie apart: distances cannot be learned from these bags")
     return distances[distances > 0]
-
-
-def distance_quantiles(bags: Sequence[Bag], quantiles: Sequence[float], **options: int) -> list[float]:
-    """These quantiles of the distances between instances, in the bags' unit."""
-    return [float(value) for value in np.quantile(pair_distances(bags, **options), quantiles)]

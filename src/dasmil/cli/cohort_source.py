@@ -1,0 +1,186 @@
+"""One's own bags as a source of training: splits or folds by patient, with the test set kept locked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dasmil.cli.cohort_arguments import CohortArguments, show_cohort
+from dasmil.cli.sources import Source, Splits
+
+if TYPE_CHECKING:
+    from dasmil.data.cohort import Cohort
+    from dasmil.data.labels import LabelRow
+
+VAL_SHARE, TEST_SHARE = 0.15, 0.15
+
+
+def cohort_source(
+    arguments: CohortArguments,
+    *,
+    folds: int | None = None,
+    split_seed: int = 0,
+    open_test: bool = False,
+    labels: list[LabelRow] | None = None,
+) -> Source:
+    """Splits from the label table's split column, else by patient (70/15/15), or k folds.
+
+    open_test: score the test set after training (it is counted); else it stays locked until `dasmil evaluate`.
+    """
+
+    def rounds() -> list[Splits]:
+        from dasmil.data.match import check_trainable
+        from dasmil.errors import InputError
+
+        if arguments.labels is None and labels is None:
+            raise InputError("no labels: give --labels, a CSV with slide and label (and patient and split if known)")
+        cohort = arguments.load(labels)
+        show_cohort(cohort)
+        check_trainable(cohort.report)
+        record = {
+            "bags": str(arguments.bags), "classes": list(cohort.classes), "split_seed": split_seed,
+            "cohort": {**arguments.as_record(), **_categories(cohort)},
+        }  # fmt: skip
+        if folds is not None:
+            return _folds(cohort, folds, split_seed, record)
+        parts = assign_splits(cohort, split_seed)
+        test = cohort.subset(parts.get("test", []))
+        _say_split(parts, locked=bool(len(test)) and not open_test)
+        record["held_out"] = {"test": test.bag_ids}
+        if open_test and len(test):
+            note_evaluation(record, "train", len(test))
+        tests = {"test": test} if open_test and len(test) else {}
+        return [Splits(cohort.subset(parts["train"]), cohort.subset(parts["val"]), tests, record)]
+
+    return Source(rounds)
+
+
+def assign_splits(cohort: Cohort, seed: int) -> dict[str, list[int]]:
+    """Bag numbers of train, val and test; what the label table leaves open is drawn by patient, stratified."""
+    from dasmil.data.splits import split_patients
+    from dasmil.errors import InputError
+
+    parts = cohort.splits
+    if not parts:
+        shares = {"train": 1 - VAL_SHARE - TEST_SHARE, "val": VAL_SHARE, "test": TEST_SHARE}
+        return split_patients(cohort.patients, cohort.labels, shares, seed)
+    if "train" not in parts:
+        raise InputError(f"the split column has {', '.join(parts)} but no slide for train")
+    if "val" not in parts:
+        train = parts["train"]
+        drawn = split_patients(
+            [cohort.patients[i] for i in train],
+            [cohort.labels[i] for i in train],
+            {"train": 1 - VAL_SHARE, "val": VAL_SHARE},
+            seed,
+        )
+        parts = {**parts, **{name: [train[i] for i in members] for name, members in drawn.items()}}
+    return parts
+
+
+def stored_cohort(data: dict[str, Any], **other: Any) -> Cohort:
+    """The cohort that a run directory was trained on, or (``other``) another one read in the same way."""
+    record = {**data["cohort"], **{name: value for name, value in other.items() if value is not None}}
+    return CohortArguments.from_record(record).load(categories=data["cohort"].get("categories"))
+
+
+def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) -> dict[str, Cohort]:
+    """The locked sets of a run, opened: each time is noted in the log beside the labels, and counted."""
+    from dasmil.errors import DataError, InputError
+
+    held = {name: ids for name, ids in data.get("held_out", {}).items() if ids}
+    chosen = names or list(held)
+    for name in chosen:
+        if name not in held:
+            raise InputError(f"this run has no locked set {name!r}; it has {', '.join(held) or 'none'}")
+    if not chosen:
+        raise InputError(f"{run} has no test set: every slide was used in training or cross-validation")
+    cohort = stored_cohort(data)
+    numbers = {bag_id: i for i, bag_id in enumerate(cohort.bag_ids)}
+    sets: dict[str, Cohort] = {}
+    for name in chosen:
+        missing = [bag_id for bag_id in held[name] if bag_id not in numbers]
+        if missing:
+            raise DataError(f"{len(missing)} {name} bags are gone, for example {missing[0]!r}: put them back")
+        sets[name] = cohort.subset(numbers[bag_id] for bag_id in held[name])
+        note_evaluation(data, str(run), len(sets[name]))
+    return sets
+
+
+def note_evaluation(data: dict[str, Any], run: str, n: int) -> int:
+    """Count one opening of the test set and say so."""
+    from dasmil.data.evaluation_log import log_evaluation
+    from dasmil.data.splits import fingerprint
+
+    where = Path(data["cohort"].get("labels") or data["cohort"]["bags"])
+    count = log_evaluation(where, fingerprint(data["held_out"]["test"]), run)
+    print(f"Test set opened ({n} bags): evaluation number {count} on it.", file=sys.stderr)
+    return count
+
+
+def _folds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any]) -> list[Splits]:
+    from dasmil.data.splits import make_folds
+
+    locked = cohort.splits.get("test", [])
+    used = [i for i in range(len(cohort)) if i not in set(locked)]
+    part = cohort.subset(used)
+    record["held_out"] = {"test": [cohort.bag_ids[i] for i in locked]}
+    if locked:
+        print(f"{len(locked)} test slides stay locked; cross-validation uses the other {len(used)}", file=sys.stderr)
+    return [
+        Splits(part.subset(f.train), part.subset(f.val), {"test": part.subset(f.test)}, {**record, "fold": number})
+        for number, f in enumerate(make_folds(part.patients, part.labels, folds, seed))
+    ]
+
+
+def _say_split(parts: dict[str, list[int]], locked: bool) -> None:
+    text = ", ".join(f"{name} {len(members)}" for name, members in parts.items())
+    note = "; the test set stays locked until `dasmil evaluate`" if locked else ""
+    print(f"Split by patient: {text}{note}", file=sys.stderr)
+
+
+def _categories(cohort: Cohort) -> dict[str, Any]:
+    """The order of one-hot features, which prediction must keep."""
+    if not len(cohort) or cohort.entries[0].paths:
+        return {}
+    names = cohort[0].metadata.get("feature_names")
+    return {} if names is None else {"categories": list(names)}
+
+
+def choose_source(
+    data: str | None,
+    protocol: str,
+    mnist_dir: Path | None,
+    cohort: CohortArguments,
+    *,
+    folds: int | None,
+    split_seed: int,
+    open_test: bool,
+    recipe: str | None,
+    features: Path | None,
+    reference: Path | None,
+) -> Source:
+    """Built-in data, one's own bags, or CAMELYON16, whichever the arguments of `dasmil train` name."""
+    from dasmil.cli.sources import built_in
+    from dasmil.errors import InputError
+
+    named = [flag for flag, value in (("--data", data), ("--bags", cohort.bags), ("--features", features)) if value]
+    if len(named) > 1:
+        raise InputError(f"{' and '.join(named)} were given: choose one source of bags")
+    if data is not None:
+        if folds is not None or open_test:
+            raise InputError("--folds and --test are for one's own bags; built-in data has fixed splits")
+        return built_in(data, protocol, mnist_dir)
+    if features is not None:
+        from dasmil.cli.camelyon16 import camelyon16_source
+
+        if recipe != "camelyon16" or reference is None:
+            raise InputError(
+                "--features is for CAMELYON16: also give --recipe camelyon16 and --reference reference.csv"
+            )
+        return camelyon16_source(cohort, features, reference, folds=folds, split_seed=split_seed)
+    if cohort.bags is not None:
+        return cohort_source(cohort, folds=folds, split_seed=split_seed, open_test=open_test)
+    raise InputError("nothing to train on: give --data mnist-collage, or --bags FOLDER --labels labels.csv")
