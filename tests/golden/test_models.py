@@ -1,11 +1,12 @@
 """Every model against the numbers of the program behind the paper's tables (float64, evaluation mode).
 
-``models.json`` holds, per model, the parameters in that program's order under our names and with its shapes, and what it
-computed. Inputs and parameters are given by formula:
+``models.json`` holds, per model, the parameters in that program's order under our names and with its shapes, and what
+it computed. Inputs and parameters are given by formula:
 
-- instances i = 0..8, features sin(0.7 i + 0.3 j + 0.1 i j), j = 0..31; centres (128 + 90 sin(1.3 i), 128 + 90 cos(2.1 i)) px;
-- element m of parameter t: sin(0.37 m + t + 1) / sqrt(fan), fan = elements of one slice along the first axis if there are
-  two axes or more, else 1; theta = 0.3 and beta = 12.
+- instances i = 0..8, features sin(0.7 i + 0.3 j + 0.1 i j), j = 0..31, centres
+  (128 + 90 sin(1.3 i), 128 + 90 cos(2.1 i)) px;
+- element m of parameter t: sin(0.37 m + t + 1) / sqrt(fan), fan = elements of one slice along the first axis if there
+  are two axes or more, else 1; theta = 0.3 and beta = 12.
 
 The first rows of the gradients were rounded to ten decimals.
 """

@@ -60,7 +60,7 @@ class MILModel(nn.Module):
     permutation_invariant: ClassVar[bool] = True
     stackable: ClassVar[bool] = True
     idle_parameters: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of parameters that the published count includes although no loss reaches them."""
+    """Patterns of parameters that belong to the published count although no loss can reach them."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     config: dict[str, Any]

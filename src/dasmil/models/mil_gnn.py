@@ -85,7 +85,7 @@ class MILGNN(MILModel):
     paper = "Tu et al. 2019, Multiple instance learning with graph neural networks"
     stackable = False
     deep_supervision: ClassVar[bool] = False
-    idle_parameters = ("aggregator.assign", "aggregator.side1", "aggregator.side2", "aggregator.embed3")
+    idle_parameters = ("aggregator.assign*", "aggregator.side*", "aggregator.embed3*")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 20}}
 
     def __init__(self, *, hidden: int = 20, **common: Unpack[CommonOptions]) -> None:
@@ -102,4 +102,4 @@ class MILGNNDS(MILGNN):
 
     name = "mil-gnn-ds"
     deep_supervision: ClassVar[bool] = True
-    idle_parameters = ("aggregator.assign",)
+    idle_parameters = ("aggregator.assign*",)

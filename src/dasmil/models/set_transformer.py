@@ -113,6 +113,7 @@ class SetTransformer(MILModel):
 
     name = "set-transformer"
     paper = "Lee et al. 2019, Set Transformer"
+    idle_parameters = ("aggregator.*key.bias",)  # the same for all keys, so it cancels in the softmax
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 10}}
 
     def __init__(self, *, hidden: int = 10, dropout: float = 0.5, **common: Unpack[CommonOptions]) -> None:
@@ -126,6 +127,7 @@ class ISetTransformer(MILModel):
 
     name = "iset-transformer"
     paper = "Lee et al. 2019, Set Transformer"
+    idle_parameters = ("aggregator.*key.bias",)  # the same for all keys, so it cancels in the softmax
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 15}}
 
     def __init__(

@@ -83,7 +83,7 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         with safe_open(file, framework="pt") as reader:
             header = reader.metadata() or {}
-            return header, {key: reader.get_tensor(key) for key in reader.keys()}  # noqa: SIM118
+            return header, {key: reader.get_tensor(key).clone() for key in reader.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise DataError(
             f"{file} is not a readable safetensors file ({error}): expected a file written by model.save"
