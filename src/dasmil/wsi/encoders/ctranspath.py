@@ -30,7 +30,7 @@ class ConvStem(nn.Module):
 
     def __init__(
         self,
-        img_size: int = 224,
+        img_size: int | tuple[int, int] = 224,
         patch_size: int = 4,
         in_chans: int = 3,
         embed_dim: int = 96,
@@ -40,10 +40,8 @@ class ConvStem(nn.Module):
         super().__init__()
         if patch_size != 4 or embed_dim % 8:
             raise InputError(f"patch_size {patch_size} and embed_dim {embed_dim}: expected 4 and a multiple of 8")
-        self.img_size = (img_size, img_size)
-        self.patch_size = (patch_size, patch_size)
-        self.grid_size = (img_size // patch_size, img_size // patch_size)
-        self.num_patches = self.grid_size[0] * self.grid_size[1]
+        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+        self.grid_size = (height // patch_size, width // patch_size)  # timm asks for it
         layers: list[nn.Module] = []
         widths = (in_chans, embed_dim // 8, embed_dim // 4)
         for before, after in pairwise(widths):

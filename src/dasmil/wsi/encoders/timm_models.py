@@ -115,7 +115,7 @@ def _finish(
 
 def _load(name: str, network: nn.Module, loaded: Weights, published: Mapping[str, Any]) -> str:
     """Load weights without their classifier, as they are or through timm's own conversion; says which."""
-    heads = published.get("classifier") or ()
+    heads = published.get("classifier") or _classifier(str(published.get("architecture", "")))
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
     state = {
         key: value
@@ -136,6 +136,12 @@ def _load(name: str, network: nn.Module, loaded: Weights, published: Mapping[str
             return "weights converted by timm's checkpoint filter"
     load_weights(name, network, loaded, state)  # raises, with what does not fit
     return ""
+
+
+def _classifier(architecture: str) -> Any:
+    """What the architecture calls its classifier, where a repository's configuration does not say."""
+    config = import_timm().get_pretrained_cfg(architecture) if architecture else None
+    return getattr(config, "classifier", None) or ()
 
 
 def download(name: str, repo: str) -> Path:
