@@ -17,12 +17,17 @@ app = App(
 )
 
 VERBS = {
+    "view": "Look at bags and what decided, in the browser.",
+    "search": "Choose settings on validation bags, then train the best.",
+    "plan": "Predict memory and time of training on a cohort.",
     "extract": "Turn slides into bags of features, one file per slide.",
     "predict": "Predict bags with a trained run.",
+    "explain": "Say which instances, at which distances, decided.",
     "evaluate": "Score a trained run on labelled bags.",
     "train": "Train a model on bags, several seeds at once.",
     "encoders": "List the encoders that `extract` can use.",
     "doctor": "Check a folder of features, and its label table, before training.",
+    "models": "List the models: their paper, their use of positions, their parameters.",
     "bench": "Measure speed and memory side by side, as ratios.",
 }
 for _verb, _help in VERBS.items():

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
-from dasmil.nn import pool
+from dasmil.nn import check_pooling, pool
 from dasmil.nn.graph import complete_graph, flat_batch
 from dasmil.ops.das_attention.reference import pair_distances
 
@@ -22,7 +22,7 @@ class GraphAggregator(nn.Module):
     def __init__(self, layers: list[nn.Module], pooling: str, distance_scale: float | None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.pooling, self.distance_scale = pooling, distance_scale
+        self.pooling, self.distance_scale = check_pooling(pooling), distance_scale
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         h, real = flat_batch(z, mask)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
-from dasmil.nn import DistanceAwareAttention, pool
+from dasmil.nn import DistanceAwareAttention, check_pooling, pool
 
 
 class SAAggregator(nn.Module):
@@ -16,7 +16,7 @@ class SAAggregator(nn.Module):
     def __init__(self, layers: list[nn.Module], pooling: str) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.pooling = pooling
+        self.pooling = check_pooling(pooling)
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         for layer in self.layers:

@@ -7,6 +7,6 @@ carries R as its first batch dimension: run r of the result is what the paramete
 from dasmil.nn.attention import DistanceAwareAttention
 from dasmil.nn.encoder import ENCODERS, make_encoder
 from dasmil.nn.linear import Linear
-from dasmil.nn.pooling import POOLINGS, pool
+from dasmil.nn.pooling import POOLINGS, check_pooling, pool
 
-__all__ = ["ENCODERS", "POOLINGS", "DistanceAwareAttention", "Linear", "make_encoder", "pool"]
+__all__ = ["ENCODERS", "POOLINGS", "DistanceAwareAttention", "Linear", "check_pooling", "make_encoder", "pool"]

@@ -9,6 +9,12 @@ from dasmil.errors import unknown_name
 POOLINGS = ("max", "mean", "sum")
 
 
+def check_pooling(kind: str) -> str:
+    if kind not in POOLINGS:
+        raise unknown_name("pooling", kind, POOLINGS)
+    return kind
+
+
 def pool(x: Tensor, mask: Tensor | None, kind: str) -> Tensor:
     """Pool x [..., n, f] over its real instances (mask [..., n], False = padding) into [..., f].
 
@@ -18,8 +24,7 @@ def pool(x: Tensor, mask: Tensor | None, kind: str) -> Tensor:
         if mask is not None:
             x = x.masked_fill(~mask.unsqueeze(-1), float("-inf"))
         return x.max(dim=-2).values  # the gradient goes to one winner, also when several are equal
-    if kind not in POOLINGS:
-        raise unknown_name("pooling", kind, POOLINGS)
+    check_pooling(kind)
     if mask is not None:
         x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
     total = x.sum(dim=-2)
