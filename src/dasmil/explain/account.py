@@ -65,7 +65,7 @@ class Account:
             with torch.no_grad():
                 explanation = self._split(structure, target, top)
         scores = dict(explanation.scores)
-        received = self._attention(attention)
+        received = self.explain_attention(attention)
         if received is not None:
             scores["attention"] = received
         return replace(explanation, scores=scores)
@@ -161,8 +161,8 @@ class Account:
             scores={"contribution": path.attributions},
         )
 
-    def _attention(self, wanted: bool | None) -> Tensor | None:
-        """The attention that each instance received, where the model has one."""
+    def explain_attention(self, wanted: bool | None = None) -> Tensor | None:
+        """The attention that each instance receives [n], where the model has one; None: unless that is too slow."""
         if wanted is False:
             return None
         structure = self.structure

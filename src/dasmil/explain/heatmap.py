@@ -149,10 +149,14 @@ def tiles_figure(
     count = min(count, max(1, len(order) // 2))
     rows = [("highest", order[:count]), ("lowest", order[::-1][:count])]
     with look():
-        figure = Figure(figsize=((84 * count + 20) / 72, 2 * 118 / 72), layout="constrained")
-        axes = figure.subplots(2, count, squeeze=False)
-        for line, (title, chosen) in zip(axes, rows, strict=True):
-            for axis, index in zip(line, chosen, strict=True):
+        figure = Figure(figsize=((84 * count + 20) / 72, 2 * 122 / 72), layout="constrained")
+        parts = figure.subfigures(2, 1, squeeze=False)
+        assert isinstance(parts, np.ndarray)
+        for part, (title, chosen) in zip(parts.flat, rows, strict=True):
+            part.suptitle(
+                f"{title} {SCORE_LABELS.get(name, name)}", x=0.01, ha="left", fontsize=FONT - 1, fontweight="bold"
+            )
+            for axis, index in zip(part.subplots(1, count, squeeze=False)[0], chosen, strict=True):
                 x, y = layout.centres[index] - layout.side / 2
                 axis.imshow(ground.tile(float(x), float(y), layout.side, side_px))
                 axis.set(xticks=[], yticks=[])
@@ -160,5 +164,4 @@ def tiles_figure(
                 axis.spines[:].set(visible=True, color=colour, linewidth=2)
                 number = f"{values[index]:+.3g}" if is_signed(name) else f"{values[index]:.3g}"
                 axis.set_xlabel(f"{index}: {number}", fontsize=FONT - 2)
-            line[0].set_title(f"{title} {SCORE_LABELS.get(name, name)}", fontsize=FONT - 1)
     return figure

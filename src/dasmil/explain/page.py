@@ -70,6 +70,7 @@ def write_page(
         pairs_note=(
             "Row i of the attention won the maximum of at least one feature (or was averaged); the contribution is "
             "what it took from instance j, times the classifier's weights. A dot is a pair at its distance."
+            + ("" if bag.instance_labels is None else " In brackets: what the instance is.")
         ),
         instance_columns=instance_columns,
         instances=instances,
@@ -142,7 +143,7 @@ def _method_note(explanation: Explanation) -> str:
 
 
 def _name(bag: Bag, index: int) -> str:
-    return str(index) if bag.instance_labels is None else f"{index} ({int(bag.instance_labels[index])})"
+    return str(index) if bag.instance_labels is None else f"{index} [{int(bag.instance_labels[index])}]"
 
 
 def _signed_class(value: float) -> str:
@@ -152,8 +153,7 @@ def _signed_class(value: float) -> str:
 def _pairs(bag: Bag, explanation: Explanation) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:
     unit = UNIT_SYMBOL[explanation.unit]
     heads = any(p.head for p in explanation.pairs)
-    what = " (what it is)" if bag.instance_labels is not None else ""
-    columns = [(f"instance i{what}", ""), (f"looks at j{what}", "")]
+    columns = [("instance i", ""), ("looks at j", "")]
     columns += [("head", "")] if heads else []
     columns += [("contribution", ""), ("from distance", ""), ("attention", ""), (f"distance, {unit}", ""), ("φ", "")]
     rows = []

@@ -1,0 +1,234 @@
+"""`dasmil explain`: which instances, at which distances, decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+if TYPE_CHECKING:
+    from dasmil.explain.ground import Ground
+    from dasmil.models.base import MILModel
+    from dasmil.types import Bag
+
+app = App(name="explain", help="Say which instances, at which distances, decided.")
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+@app.default
+def explain(
+    *run: Path,
+    bag: Path | None = None,
+    slide: Path | None = None,
+    data: str | None = None,
+    protocol: str = "clean",
+    split: str | None = None,
+    index: int | None = None,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    seed: int | None = None,
+    score: str = "contribution",
+    method: str = "auto",
+    target: int | None = None,
+    attention: bool | None = None,
+    top: int = 100,
+    distances: Flag = False,
+    space_test: Flag = False,
+    key_instances: Flag = False,
+    gradient_bags: int = 0,
+    bags: Path | None = None,
+    labels: Path | None = None,
+    limit: int | None = None,
+    mpp: str | None = None,
+    tile_um: float | None = None,
+    mnist_dir: Path | None = None,
+    json: Flag = False,
+) -> int:
+    """Explain one bag, or ask a whole run what it learned.
+
+    Example: dasmil explain runs/mine --bag slide1.h5 --slide slide1.svs -o out/
+
+    One bag gives a page (explanation.html) with map, pairs and distances, and the same as PNG, CSV, JSON and GeoJSON
+    (for QuPath).
+    Further questions: --distances, --space-test, --key-instances.
+
+    Parameters
+    ----------
+    run
+        Run directory of dasmil train, or a model file; several only with --key-instances.
+    bag
+        Feature file of the bag to explain.
+    slide
+        The slide it was made from, for the picture under the map; without it the map has a plain ground.
+    data
+        Instead of --bag: a built-in data set (default: that of the run), with --split and --index.
+    protocol
+        Protocol of the built-in data set.
+    split
+        Split of the built-in data set (default: test; test-large for --space-test and --key-instances).
+    index
+        Number of the bag in the split, from 0.
+    output
+        Folder for the files (default for one bag: explanation-BAG); other questions write files only when it is given.
+    seed
+        Which seed's model (default: the first).
+    score
+        Score on the map: contribution, pairs, attention, winner-attention or distance.
+    method
+        auto, exact or integrated-gradients.
+    target
+        Class to explain (default: 1, or the predicted one of several).
+    attention
+        Also compute the attention that every instance receives from all others (default: up to 20,000 instances).
+    top
+        Pairs to list.
+    distances
+        The learned distance over all seeds of the run, as table and plot.
+    space_test
+        Shuffle, scale, rotate and mirror the coordinates of labelled bags and compare AUROC.
+    key_instances
+        AUROC of the instance scores against known key instances.
+    gradient_bags
+        With --key-instances: score integrated gradients too, on this many bags (slow).
+    bags
+        With --space-test: a folder of feature files instead of built-in data, with --labels.
+    labels
+        CSV with slide and label for --bags.
+    limit
+        With --space-test and --key-instances: only the first this many bags.
+    mpp
+        Micrometres per level-0 pixel, where the feature file does not say.
+    tile_um
+        Edge of a tile in micrometres, where the feature file does not say.
+    mnist_dir
+        Folder with the four MNIST idx files.
+    json
+        Print the result as JSON.
+    """
+    from dasmil.cli import explain_questions as ask
+    from dasmil.errors import InputError
+
+    if not run:
+        raise InputError("no run was given: dasmil explain RUN --bag slide1.h5, see dasmil explain --help")
+    first, *others = run
+    if others and not key_instances:
+        raise InputError(f"{len(run)} runs were given, but only --key-instances takes several: name one")
+    asked = [name for name, wanted in (("--distances", distances), ("--space-test", space_test),
+             ("--key-instances", key_instances), ("--bag", bag is not None)) if wanted]  # fmt: skip
+    if len(asked) > 1:
+        raise InputError(f"{' and '.join(asked)} ask different questions: give one of them")
+    if output is not None:
+        _make(output)
+    if distances:
+        return ask.distances(first, output, json)
+    if space_test or key_instances:
+        source = ask.Labelled(data, protocol, split, bags, labels, limit, mpp, tile_um, mnist_dir)
+        if space_test:
+            return ask.space(first, source, output, json)
+        return ask.keys(run, source, gradient_bags, output, json)
+    model = ask.model_of(first, seed)
+    if bag is not None:
+        if not bag.exists():
+            raise InputError(f"{bag} does not exist: expected the feature file of a bag, as dasmil extract writes it")
+        chosen = ask.read_one(bag, mpp, tile_um)
+    elif index is not None:
+        chosen = ask.built_in(first, data, protocol, split or "test", index, mnist_dir)
+    else:
+        raise InputError(
+            "which bag? give --bag FILE, or --index NUMBER (with --data and --split) of a built-in data set"
+        )
+    folder = output if output is not None else Path(f"explanation-{chosen.bag_id.replace('/', '-')}")
+    ground, close = ask.ground_of(chosen, slide)
+    try:
+        return _one_bag(
+            first,
+            model,
+            chosen,
+            ground,
+            folder,
+            score=score,
+            method=method,
+            target=target,
+            attention=attention,
+            top=top,
+            json=json,
+        )
+    finally:
+        close()
+
+
+def _one_bag(
+    run: Path,
+    model: MILModel,
+    bag: Bag,
+    ground: Ground | None,
+    folder: Path,
+    *,
+    score: str,
+    method: str,
+    target: int | None,
+    attention: bool | None,
+    top: int,
+    json: bool,
+) -> int:
+    import json as json_module
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from dasmil.errors import unknown_name
+    from dasmil.explain import explain as account
+    from dasmil.explain.bundle import write_bundle
+    from dasmil.explain.export import summary
+    from dasmil.explain.ground import UNIT_SYMBOL
+
+    wanted = True if score == "attention" else attention
+    explanation = account(model, bag, method=method, target=target, top=top, attention=wanted)
+    if score not in explanation.scores:
+        raise unknown_name("score", score, explanation.scores)
+    _make(folder)
+    files = write_bundle(folder, model, bag, explanation, score=score, ground=ground, extra={"run": run.name})
+    if json:
+        print(json_module.dumps(summary(explanation) | {"files": [str(file) for file in files]}, indent=2))
+        return 0
+    console = Console()
+    total = float(explanation.contributions.double().sum())
+    console.print(f"{bag.bag_id}: {len(bag):,} instances, {model.name}, method {explanation.method}", highlight=False)
+    console.print(
+        f"Logit of class {explanation.target} {explanation.logit:+.4f} = {explanation.bias:+.4f} "
+        f"{total:+.4f} from instances (rest {explanation.residual:+.1e})",
+        highlight=False,
+    )
+    if explanation.distance_share:
+        console.print(
+            f"{100 * explanation.distance_share:.0f} % of all absolute parts came from distance", highlight=False
+        )
+    if explanation.pairs:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in (
+            "i",
+            "looks at j",
+            "contribution",
+            "from distance",
+            "attention",
+            f"distance, {UNIT_SYMBOL[bag.unit]}",
+        ):
+            table.add_column(name, justify="right")
+        for p in explanation.pairs[:8]:
+            far = "other section" if p.distance is None else f"{p.distance:,.1f}"
+            table.add_row(
+                str(p.i), str(p.j), f"{p.contribution:+.4f}", f"{p.distance_part:+.4f}", f"{p.weight:.3f}", far
+            )
+        console.print(table)
+    for file in files:
+        console.print(str(file), highlight=False, soft_wrap=True)
+    return 0
+
+
+def _make(folder: Path) -> None:
+    from dasmil.errors import InputError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error}") from error

@@ -1,0 +1,291 @@
+"""What `dasmil explain` needs from elsewhere: models of a run, bags, slides; and its questions to a whole run."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dasmil.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from dasmil.explain.ground import Ground
+    from dasmil.models.base import MILModel
+    from dasmil.types import Bag
+
+
+def models_of(run: Path) -> list[MILModel]:
+    """The models of all seeds (and folds) of a run, or the one of a file."""
+    from dasmil.models import load_model
+
+    if run.is_dir():
+        found = [*run.glob("seed-*/model.safetensors"), *run.glob("fold-*/seed-*/model.safetensors")]
+        if found:
+            return [load_model(file) for file in sorted(found, key=lambda f: [len(str(f)), str(f)])]
+    return [load_model(run)]
+
+
+def model_of(run: Path, seed: int | None) -> MILModel:
+    """The model to explain: the first seed, or the one asked for."""
+    from dasmil.models import load_model
+
+    if seed is None:
+        return load_model(run)
+    folder = run / f"seed-{seed}"
+    if not (folder / "model.safetensors").is_file():
+        known = ", ".join(sorted(p.parent.name.removeprefix("seed-") for p in run.glob("seed-*/model.safetensors")))
+        raise InputError(f"{run} has no seed {seed}: it has {known or 'none (folds are named as RUN/fold-0)'}")
+    return load_model(folder)
+
+
+def run_data(run: Path) -> dict[str, Any]:
+    """What a run notes about the origin of its data; empty for a model file."""
+    config = run / "config.json"
+    if not config.is_file():
+        return {}
+    from dasmil.train.run_dir import read_json
+
+    content = read_json(config)
+    return dict(content.get("data") or {}) if isinstance(content, dict) else {}
+
+
+def read_one(path: Path, mpp: str | None, tile_um: float | None) -> Bag:
+    """A bag from its file: our own format as it is, other tools' features brought to micrometres."""
+    from dasmil.data.formats import probe_features
+    from dasmil.data.store import open_h5, read_bag
+
+    if path.suffix.lower() in (".h5", ".hdf5"):
+        with open_h5(path) as file:
+            own = file.attrs.get("format") == "dasmil-bag"
+        if own:
+            return read_bag(path)
+    probe = probe_features(path)
+    if probe.n_coords is None:
+        raise DataError(
+            f"{path}: the bag has no coordinates, so nothing can be placed on a map; extract it again with positions"
+        )
+    from dasmil.cli.sources import unlabelled_bags
+
+    return unlabelled_bags(path, mpp=mpp, tile_um=tile_um, scale_table=None)[0]
+
+
+def built_in(run: Path, data: str | None, protocol: str, split: str, index: int, mnist_dir: Path | None) -> Bag:
+    """One bag of a built-in data set, by default the one that the run was trained on."""
+    bags = Labelled(data, protocol, split, None, None, None, None, None, mnist_dir).load(run)
+    if not 0 <= index < len(bags):
+        raise InputError(f"--index is {index}, but the split {split!r} has the bags 0 to {len(bags) - 1}")
+    return bags[index]
+
+
+class SlideGround:
+    """A slide as the ground of a map, in the unit of the bag."""
+
+    def __init__(self, slide: Any, unit: str) -> None:
+        self._slide, self._um = slide, 1.0 if unit == "um" else slide.mpp
+        self.width, self.height = slide.width_um / self._um, slide.height_um / self._um
+
+    def thumbnail(self, per_px: float) -> np.ndarray:
+        return self._slide.thumbnail(per_px * self._um)
+
+    def tile(self, x: float, y: float, side: float, side_px: int) -> np.ndarray:
+        return self._slide.read_tile(x * self._um, y * self._um, side * self._um, side_px)
+
+
+def ground_of(bag: Bag, slide: Path | None) -> tuple[Ground | None, Callable[[], None]]:
+    """The picture that a bag was cut from, and how to close it."""
+    from dasmil.explain.ground import CollageGround, check_ground
+
+    if slide is None:
+        collage = "collage_px" in bag.metadata and tuple(bag.features.shape[1:]) == (1, 28, 28)
+        return (CollageGround(bag) if collage else None), lambda: None
+    from dasmil.wsi.reader import Slide, fingerprint
+
+    if not slide.exists():
+        raise InputError(f"the slide {slide} does not exist: leave --slide out for a map on a plain ground")
+    expected = bag.metadata.get("source_fingerprint")
+    if expected and (found := fingerprint(slide)) != expected:
+        source = bag.metadata.get("source")
+        raise DataError(
+            f"{slide} is not the slide that bag {bag.bag_id!r} was made from"
+            f"{f' ({source})' if source else ''}: its fingerprint is {found[:26]}..., the bag's {str(expected)[:26]}..."
+        )
+    given = bag.metadata.get("mpp")
+    opened = Slide(slide, float(given) if given else None)
+    try:
+        ground = SlideGround(opened, bag.unit)
+        check_ground(bag, ground, str(slide))
+    except BaseException:
+        opened.close()
+        raise
+    return ground, opened.close
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Where the labelled bags of a question to a whole run come from."""
+
+    data: str | None
+    protocol: str
+    split: str | None
+    bags: Path | None
+    labels: Path | None
+    limit: int | None
+    mpp: str | None
+    tile_um: float | None
+    mnist_dir: Path | None
+
+    def load(self, run: Path) -> Sequence[Bag]:
+        from dasmil.cli.sources import built_in_split, labelled_bags
+
+        known = run_data(run)
+        if self.bags is not None:
+            if self.labels is None:
+                raise InputError("--bags needs --labels, a CSV with slide and label")
+            bags = labelled_bags(
+                self.bags, self.labels, {"data": known}, mpp=self.mpp, tile_um=self.tile_um, scale_table=None
+            )
+        else:
+            name = self.data or known.get("name")
+            if name is None:
+                raise InputError(
+                    f"{run} was not trained on built-in data: give --data NAME, or a bag with --bag or --bags"
+                )
+            protocol = self.protocol if self.data or "protocol" not in known else str(known["protocol"])
+            large = "test-large" if protocol == "clean" else "test"
+            bags = built_in_split(str(name), protocol, self.split or large, self.mnist_dir)
+        return bags if self.limit is None else bags[: self.limit]
+
+    def describe(self, run: Path) -> str:
+        if self.bags is not None:
+            return str(self.bags)
+        return f"{self.data or run_data(run).get('name')}, split {self.split or 'test-large'}"
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for k, name in enumerate(header):
+        table.add_column(name, justify="left" if k < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def distances(run: Path, output: Path | None, json: bool) -> int:
+    """The learned distance over seeds."""
+    from dasmil.explain.distance import learned_distances, phi_figure
+    from dasmil.explain.export import write_json
+    from dasmil.explain.ground import UNIT_SYMBOL
+    from dasmil.report.style import save_png
+
+    models = models_of(run)
+    rows = learned_distances(models)
+    if output is not None:
+        save_png(phi_figure(models), output / "learned-distance.png")
+        write_json(output / "learned-distance.json", [asdict(row) for row in rows])
+    if json:
+        print(json_module.dumps([asdict(row) for row in rows], indent=2))
+        return 0
+
+    def cell(values: Sequence[float]) -> str:
+        mean, sd = rows[0].spread(values)
+        return f"{mean:.1f}" + ("" if sd is None else f" ± {sd:.1f}")
+
+    unit = UNIT_SYMBOL[rows[0].unit]
+    header = ("layer", "head", f"midpoint, {unit}", f"width, {unit}", "seeds")
+    _print_table(
+        header, [(str(r.layer), str(r.head), cell(r.midpoints), cell(r.widths), str(len(models))) for r in rows]
+    )
+    if output is not None:
+        print(output / "learned-distance.png")
+        print(output / "learned-distance.json")
+    return 0
+
+
+def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
+    """Does space matter?"""
+    from dasmil.explain.export import write_json
+    from dasmil.explain.space_test import space_test
+
+    models = models_of(run)
+    bags = source.load(run)
+    with _status("moving coordinates") as show:
+        result = space_test(models, bags, progress=show)
+    if output is not None:
+        write_json(output / "space-test.json", asdict(result))
+    if json:
+        print(json_module.dumps(asdict(result), indent=2))
+        return 0
+    print(f"{result.n_bags:,} bags, {result.n_models} seed{'s' if result.n_models > 1 else ''}: {source.describe(run)}")
+    rows = [("as it is", f"{result.auroc:.4f}", f"({result.low:.3f} to {result.high:.3f})", "")]
+    rows += [
+        (r.change, f"{r.auroc:.4f}", f"{r.difference:+.4f}", f"{r.low:+.4f} to {r.high:+.4f}") for r in result.rows
+    ]
+    _print_table(("coordinates", "AUROC", "change", "95 % interval"), rows)
+    if output is not None:
+        print(output / "space-test.json")
+    return 0
+
+
+def keys(runs: Sequence[Path], source: Labelled, gradient_bags: int, output: Path | None, json: bool) -> int:
+    """Do the scores find the key instances?"""
+    import csv
+
+    from dasmil.explain.export import written
+    from dasmil.explain.key_instances import KeyScore, key_scores
+
+    found: list[tuple[Path, str, KeyScore]] = []
+    for run in runs:
+        bags = list(source.load(run))
+        models = models_of(run)
+        embeddings = models[0].config.get("embeddings")
+        name = models[0].name + (f" ({embeddings or 'no embeddings'})" if embeddings not in (None, "kqv") else "")
+        with _status(f"scoring {run.name}"):
+            rows = key_scores(name, models, bags, gradient_bags=gradient_bags)
+        found += [(run, source.describe(run), row) for row in rows]
+    if output is not None:
+        with written(output / "key-instances.csv") as file:
+            out = csv.writer(file, lineterminator="\n")
+            out.writerow(
+                ["data", "model", "score", "auroc_mean", "auroc_low", "auroc_high", "bags", "seeds", "per_seed"]
+            )
+            for _, data, row in found:
+                numbers = [f"{v:.4f}" for v in (row.mean, row.low, row.high)]
+                seeds = " ".join(f"{v:.4f}" for v in row.seeds)
+                out.writerow([data, row.model, row.score, *numbers, row.n_bags, len(row.seeds), seeds])
+    if json:
+        print(
+            json_module.dumps([{"run": str(r), "data": d, "mean": k.mean, **asdict(k)} for r, d, k in found], indent=2)
+        )
+        return 0
+    table = [
+        (data, k.model, k.score, f"{k.mean:.3f}", f"{k.low:.3f} to {k.high:.3f}", f"{k.n_bags:,}", str(len(k.seeds)))
+        for _, data, k in found
+    ]
+    _print_table(("data", "model", "score", "AUROC", "95 % interval", "bags", "seeds"), table, left=3)
+    if output is not None:
+        print(output / "key-instances.csv")
+    return 0
+
+
+class _status:
+    """A line that says what is being done, on a terminal only."""
+
+    def __init__(self, text: str) -> None:
+        from rich.console import Console
+
+        self._text = text
+        self._status = Console(stderr=True).status(text)
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._status.start()
+        return lambda step: self._status.update(f"{self._text}: {step}")
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()

@@ -1,0 +1,46 @@
+"""All files that explain one bag, written into one folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dasmil.explain.export import summary, write_geojson, write_instances, write_json, write_pairs
+from dasmil.explain.ground import Ground, layout_of
+from dasmil.explain.heatmap import map_figure, tiles_figure
+from dasmil.explain.page import write_page
+from dasmil.models.base import MILModel
+from dasmil.report.style import save_png
+from dasmil.types import Bag, Explanation
+
+
+def write_bundle(
+    folder: Path,
+    model: MILModel,
+    bag: Bag,
+    explanation: Explanation,
+    *,
+    score: str = "contribution",
+    ground: Ground | None = None,
+    extra: dict[str, object] | None = None,
+) -> list[Path]:
+    """Write page, PNG maps, CSV, JSON and, where level-0 pixels are known, GeoJSON; returns the files, page first."""
+    layout = layout_of(bag, ground)
+    values = explanation.scores[score].double().cpu().numpy()
+    files = [folder / f"map-{score}.png", folder / "instances.csv", folder / "explanation.json"]
+    save_png(map_figure(layout, values, score, ground), files[0])
+    write_instances(files[1], bag, explanation)
+    write_json(files[2], summary(explanation))
+    if explanation.pairs:
+        files.append(folder / "pairs.csv")
+        write_pairs(files[-1], explanation)
+    if ground is not None and len(bag) >= 2:
+        files.append(folder / f"tiles-{score}.png")
+        save_png(tiles_figure(layout, values, score, ground), files[-1])
+    if bag.unit == "px" or layout.mpp is not None:
+        files.append(folder / "instances.geojson")
+        write_geojson(files[-1], bag, explanation)
+    page = folder / "explanation.html"
+    write_page(
+        page, model, bag, explanation, score=score, ground=ground, files=[file.name for file in files], extra=extra
+    )
+    return [page, *files]
