@@ -49,6 +49,16 @@ def test_null_tells_colours_and_corners_apart():
     np.testing.assert_allclose(create_encoder("null").encode(tile)[0], expected.ravel(), atol=1e-7)
 
 
+@pytest.mark.filterwarnings("error")
+def test_read_only_and_flipped_arrays_are_taken():
+    batch = tiles(2, 8)
+    expected = create_encoder("null").encode(batch[:, ::-1].copy())
+    np.testing.assert_array_equal(create_encoder("null").encode(batch[:, ::-1]), expected)
+    batch.flags.writeable = False
+    np.testing.assert_array_equal(create_encoder("null").encode(batch[:, ::-1]), expected)
+    assert create_encoder("null").encode(batch).shape == (2, 15)
+
+
 def test_null_takes_no_weights(tmp_path):
     with pytest.raises(InputError, match="'null' has no weights"):
         create_encoder("null", weights=tmp_path / "x.pth")

@@ -90,6 +90,7 @@ class Evil:
         return (setattr, (Evil, "ran", True))
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_code_in_a_checkpoint_is_never_run(tmp_path):
     torch.save({"model": state(), "args": Evil()}, tmp_path / "evil.pth")
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps({"model": Evil()}))

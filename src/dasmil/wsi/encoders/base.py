@@ -47,7 +47,8 @@ class Encoder:
 
         Square tiles of another size are resized to input_px first.
         """
-        tiles = torch.as_tensor(batch)
+        # Read-only arrays (of Pillow) and flipped ones are copied: torch does not take them as they are.
+        tiles = batch if isinstance(batch, Tensor) else torch.from_numpy(np.require(batch, requirements=["C", "W"]))
         if tiles.dtype != torch.uint8 or tiles.ndim != 4 or tiles.shape[3] != 3 or tiles.shape[1] != tiles.shape[2]:
             raise InputError(
                 f"encoder {self.name!r}: tiles are {tiles.dtype} of shape {tuple(tiles.shape)}, "
