@@ -1,0 +1,144 @@
+"""What the viewer shows: bags with a model's predictions, loaded and explained when asked for."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from dasmil.errors import DasmilError, InputError
+from dasmil.explain.account import Account, Partner
+from dasmil.explain.distance import phi_values
+from dasmil.explain.ground import Ground
+from dasmil.explain.layers import Stack
+from dasmil.models.base import MILModel
+from dasmil.types import Bag, Explanation
+
+CACHED_BAGS = 4
+SMALL_PICTURE = 2048  # px, longer side
+
+
+class Picture:
+    """The picture under the instances in level-0 pixels; its `Ground` measures in the unit of the bag."""
+
+    def __init__(self, ground: Ground, px_per_unit: float) -> None:
+        self.ground = ground
+        self.px_per_unit = px_per_unit
+        self.width, self.height = (max(1, round(side * px_per_unit)) for side in (ground.width, ground.height))
+        # A small picture is kept whole; a slide is read piece by piece.
+        self._whole = ground.thumbnail(1 / px_per_unit) if max(self.width, self.height) <= SMALL_PICTURE else None
+
+    def region(self, x: float, y: float, side: float, side_px: int) -> np.ndarray:
+        """The level-0 square with its top left corner at (x, y) as uint8 [side_px, side_px, 3]; white outside."""
+        if self._whole is None:
+            k = self.px_per_unit
+            return self.ground.tile(x / k, y / k, side / k, side_px)
+        ground = Image.new("RGB", (math.ceil(side), math.ceil(side)), "white")
+        ground.paste(Image.fromarray(self._whole), (-round(x), -round(y)))
+        return np.asarray(
+            ground.resize((side_px, side_px), Image.Resampling.BOX if side > side_px else Image.Resampling.BICUBIC)
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One bag of the list; `load` reads it, `picture` finds its picture (None: a plain ground)."""
+
+    bag_id: str
+    load: Callable[[], Bag]
+    picture: Callable[[Bag], Picture | None] = lambda _bag: None
+    label: int | None = None
+    prediction: int | None = None
+    probability: float | None = None
+    split: str | None = None
+    patient: str | None = None
+    instances: int | None = None
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bag with its picture and explanation; the account answers what a single instance looks at."""
+
+    bag: Bag
+    picture: Picture | None
+    account: Account
+    explanation: Explanation
+    warnings: tuple[str, ...]
+
+
+class Shelf:
+    """The bags of a run and the model that explains them; opened bags are kept, the oldest is dropped."""
+
+    def __init__(
+        self, title: str, subtitle: str, model: MILModel, entries: list[Entry], classes: tuple[str, ...] | None = None
+    ) -> None:
+        self.title = title
+        self.subtitle = subtitle
+        self.model = model.eval()
+        self.entries = entries
+        self.classes = classes or ("negative", "positive")
+        self._opened: OrderedDict[int, Opened] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def class_name(self, label: int | None) -> str | None:
+        if label is None:
+            return None
+        return self.classes[label] if label < len(self.classes) else str(label)
+
+    def entry(self, index: int) -> Entry:
+        if not 0 <= index < len(self.entries):
+            raise InputError(f"there is no bag number {index}; the list has {len(self.entries)} bags")
+        return self.entries[index]
+
+    def open(self, index: int) -> Opened:
+        entry = self.entry(index)
+        with self._lock:  # one computation at a time; the others find it done
+            if index not in self._opened:
+                self._opened[index] = self._read(entry)
+                while len(self._opened) > CACHED_BAGS:
+                    self._opened.popitem(last=False)
+            self._opened.move_to_end(index)
+            return self._opened[index]
+
+    def _read(self, entry: Entry) -> Opened:
+        bag = entry.load()
+        warnings = [entry.warning] if entry.warning else []
+        picture = None
+        try:
+            picture = entry.picture(bag)
+        except DasmilError as error:  # the map is still worth showing; the page says what is missing
+            warnings.append(f"Shown without its slide: {error}")
+        account = Account(self.model, bag)
+        return Opened(bag, picture, account, account.explain(), tuple(warnings))
+
+    def partners(self, index: int, instance: int) -> list[Partner]:
+        """What an instance attends to; nothing for models without attention between instances."""
+        opened = self.open(index)
+        if not 0 <= instance < len(opened.bag):
+            raise InputError(f"there is no instance number {instance}; the bag has {len(opened.bag)}")
+        if not isinstance(opened.account.structure, Stack):
+            return []
+        with self._lock:
+            return opened.account.partners(instance, top=20)
+
+    def curves(self, furthest: float) -> list[dict]:
+        """phi over distances from 0 to `furthest` (in the model's unit), one row a head."""
+        distance = np.linspace(0, furthest, 121)
+        kind = str(self.model.config.get("phi", "sigmoid"))
+        return [
+            {
+                "layer": row["layer"],
+                "head": row["head"],
+                "midpoint": row["midpoint"],
+                "width": row["width"],
+                "distance": distance.tolist(),
+                "phi": phi_values(row, self.model.distance_scale, kind, distance).tolist(),
+            }
+            for row in self.model.learned_distances()
+        ]

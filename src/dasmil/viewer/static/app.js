@@ -1,0 +1,303 @@
+// The viewer: one bag at a time on a deep-zoom picture, with its instances drawn over it. State lives in the URL fragment.
+
+import { drawBar, makeScale, ranks } from "./colour.js";
+import { element, length, niceLength, number, signed } from "./format.js";
+import { Overlay } from "./overlay.js";
+import { BagList, showBag, showTile } from "./panel.js";
+
+const get = (id) => document.getElementById(id);
+const state = { run: null, bag: null, entry: null, score: null, selected: -1, instance: null, list: null, request: 0 };
+
+async function fetchJson(path) {
+  const response = await fetch(path);
+  const body = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
+  if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
+  return body;
+}
+
+async function fetchFloats(path) {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error((await response.json()).error);
+  return new Float32Array(await response.arrayBuffer());
+}
+
+function say(text, isError = false) {
+  get("message").hidden = !text;
+  get("message").textContent = text ?? "";
+  get("message").classList.toggle("error", isError);
+}
+
+const viewer = OpenSeadragon({ element: get("picture"), drawer: "canvas", showNavigationControl: false, showNavigator: false, animationTime: 0.5, maxZoomPixelRatio: 8,
+  visibilityRatio: 0.3, viewportMargins: { top: 44, bottom: 100, left: 8, right: 8 }, gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true }, imageSmoothingEnabled: true, keyboardNavEnabled: true });
+
+function project() {
+  const item = viewer.world.getItemAt(0);
+  if (!item) return { x0: 0, y0: 0, scale: 1 };
+  const origin = item.imageToViewerElementCoordinates(new OpenSeadragon.Point(0, 0));
+  const corner = item.imageToViewerElementCoordinates(new OpenSeadragon.Point(item.source.dimensions.x, 0));
+  return { x0: origin.x, y0: origin.y, scale: (corner.x - origin.x) / item.source.dimensions.x };
+}
+
+const overlay = new Overlay(get("overlay"), project);
+
+function redraw() {
+  const style = getComputedStyle(document.documentElement);
+  const ink = { ground: style.getPropertyValue("--ground"), text: style.getPropertyValue("--ink") };
+  const partners = (state.instance?.partners ?? []).slice(0, 12).map((p) => ({ ...p, text: length(p.distance, state.bag.unit) }));
+  overlay.draw({ opacity: get("opacity").value / 100, selected: state.selected, partners, lines: get("lines").checked, accent: style.getPropertyValue("--accent"), ink });
+  drawScaleBar();
+}
+
+function drawScaleBar() {
+  if (!state.bag || !viewer.world.getItemCount()) return;
+  const perUnit = project().scale * state.bag.frame.px_per_unit;
+  const nice = niceLength(140 / perUnit);
+  get("scalebar").firstElementChild.style.width = `${nice * perUnit}px`;
+  get("scalebar").lastElementChild.textContent = length(nice, state.bag.unit).replace(".0", "");
+}
+
+function tileSource(bag) {
+  const { frame } = bag;
+  if (!bag.picture) {
+    const ground = document.createElement("canvas");
+    ground.width = Math.max(1, Math.round(frame.width * frame.px_per_unit));
+    ground.height = Math.max(1, Math.round(frame.height * frame.px_per_unit));
+    const context = ground.getContext("2d");
+    context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ground");
+    context.fillRect(0, 0, ground.width, ground.height);
+    return { type: "image", url: ground.toDataURL("image/png") };
+  }
+  const { width, height, tile_size: tileSize, max_level: maxLevel } = bag.picture;
+  return { width, height, tileSize, tileOverlap: 0, minLevel: 0, maxLevel, getTileUrl: (level, x, y) => `api/bag/${bag.index}/picture/${level}/${x}/${y}` };
+}
+
+async function openBag(index, keep = {}) {
+  const request = ++state.request;
+  const entry = state.run.bags[index];
+  if (!entry) { say("There is no such bag.", true); return; }
+  state.entry = entry;
+  state.bag = null;
+  state.instance = null;
+  state.selected = -1;
+  state.list.select(index);
+  overlay.setBag(null);
+  viewer.close();
+  get("strip").replaceChildren();
+  showTile(null, null);
+  get("bag").replaceChildren(element("h2", {}, entry.id));
+  say("Computing contributions …");
+  try {
+    const bag = await fetchJson(`api/bag/${index}`);
+    const coords = await fetchFloats(`api/bag/${index}/coords`);
+    if (request !== state.request) return;
+    bag.index = index;
+    const x = new Float32Array(bag.n), y = new Float32Array(bag.n);
+    for (let i = 0; i < bag.n; i++) {
+      x[i] = (coords[2 * i] - bag.frame.x0) * bag.frame.px_per_unit;
+      y[i] = (coords[2 * i + 1] - bag.frame.y0) * bag.frame.px_per_unit;
+    }
+    state.bag = bag;
+    await new Promise((resolve) => {
+      const done = () => { viewer.removeHandler("open", done); viewer.removeHandler("open-failed", done); resolve(); };
+      viewer.addHandler("open", done);
+      viewer.addHandler("open-failed", done);
+      viewer.open(tileSource(bag));
+    });
+    if (request !== state.request) return;
+    overlay.setBag({ x, y, side: bag.instance_size * bag.frame.px_per_unit, round: bag.round, width: bag.frame.width * bag.frame.px_per_unit, height: bag.frame.height * bag.frame.px_per_unit });
+    showBag(entry, bag);
+    get("score").replaceChildren(...bag.scores.map((s) => element("option", { value: s.name }, s.title)));
+    get("score").value = bag.scores.some((s) => s.name === keep.score) ? keep.score : bag.scores[0].name;
+    await showScore();
+    if (keep.view) viewer.viewport.fitBounds(new OpenSeadragon.Rect(...keep.view), true);
+    say(null);
+    if (keep.tile >= 0 && keep.tile < bag.n) await selectInstance(keep.tile, false);
+    redraw();
+    saveState();
+    document.body.dataset.ready = String(index);
+  } catch (error) {
+    if (request === state.request) say(error.message, true);
+  }
+}
+
+async function showScore() {
+  const { bag } = state;
+  const info = bag.scores.find((s) => s.name === get("score").value);
+  const values = await fetchFloats(`api/bag/${bag.index}/score/${encodeURIComponent(info.name)}`);
+  if (bag !== state.bag) return;
+  const scale = makeScale(values, info.signed);
+  state.score = { info, values, scale, rank: ranks(values, info.signed) };
+  drawBar(get("bar"), scale);
+  const labels = get("bar-labels").children;
+  const digits = scale.high >= 100 ? 0 : scale.high >= 0.1 ? 2 : 4;
+  labels[0].textContent = info.signed ? signed(scale.low, digits) : number(scale.low, digits);
+  labels[1].textContent = info.signed ? "0" : "";
+  labels[2].textContent = info.signed ? signed(scale.high, digits) : number(scale.high, digits);
+  get("bar-title").textContent = `${info.title}; clipped at the 99th percentile`;
+  paint();
+  fillStrip();
+}
+
+function paint() {
+  const cut = get("threshold").value / 100;
+  get("threshold-value").textContent = `${get("threshold").value} %`;
+  if (!state.score) return;
+  const { values, scale, rank } = state.score;
+  overlay.setColours((i) => (rank[i] >= cut && Number.isFinite(values[i]) ? scale.rgb(values[i]) : null));
+  redraw();
+}
+
+function topInstances() {
+  const { values } = state.score;
+  return Array.from(values.keys()).sort((a, b) => values[b] - values[a]).slice(0, 24);
+}
+
+function fillStrip() {
+  const { bag, score } = state;
+  get("strip").replaceChildren(...topInstances().map((i) => {
+    const [r, g, b] = score.scale.rgb(score.values[i]);
+    const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${i}`, alt: "", loading: "lazy" }) : element("i");
+    if (!bag.picture) face.style.background = `rgb(${r},${g},${b})`;
+    return element("li", {}, element("button", { type: "button", "data-instance": i, "aria-current": String(i === state.selected), title: `Instance #${i}`,
+      onclick: () => selectInstance(i, true) }, face, element("span", {}, number(score.values[i], Math.abs(score.values[i]) >= 100 ? 0 : 3))));
+  }));
+}
+
+async function selectInstance(i, go) {
+  const { bag } = state;
+  if (i < 0) {
+    state.selected = -1;
+    state.instance = null;
+    showTile(null, null);
+  } else {
+    state.selected = i;
+    if (go) panTo(i);
+    try {
+      const instance = await fetchJson(`api/bag/${bag.index}/partners/${i}`);
+      if (bag !== state.bag || state.selected !== i) return;
+      state.instance = instance;
+      showTile(bag, instance, (j) => selectInstance(j, true));
+    } catch (error) {
+      state.instance = null;
+      showTile(null, null);
+      say(error.message, true);
+    }
+  }
+  for (const button of get("strip").querySelectorAll("button")) button.setAttribute("aria-current", String(Number(button.dataset.instance) === i));
+  redraw();
+  saveState();
+}
+
+function panTo(i) {
+  const item = viewer.world.getItemAt(0);
+  const point = item.imageToViewportCoordinates(overlay.bag.x[i], overlay.bag.y[i]);
+  const wanted = overlay.bag.side * 12 * (1 / item.source.dimensions.x);
+  if (viewer.viewport.getBounds().width > 3 * wanted) viewer.viewport.zoomTo(1 / wanted);
+  viewer.viewport.panTo(point);
+}
+
+function saveState() {
+  if (!state.bag) return;
+  const b = viewer.viewport.getBounds();
+  const view = [b.x, b.y, b.width, b.height].map((v) => v.toFixed(5)).join(",");
+  const fields = { bag: state.entry.id, score: state.score?.info.name, opacity: get("opacity").value, threshold: get("threshold").value, view };
+  if (state.selected >= 0) fields.tile = state.selected;
+  history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
+}
+
+function readState() {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  for (const id of ["opacity", "threshold"]) if (fields.has(id)) get(id).value = fields.get(id);
+  const view = (fields.get("view") ?? "").split(",").map(Number);
+  const index = state.run.bags.findIndex((b) => b.id === fields.get("bag"));
+  return { index: Math.max(0, index), score: fields.get("score"), tile: fields.has("tile") ? Number(fields.get("tile")) : -1,
+           view: index >= 0 && view.length === 4 && view.every(Number.isFinite) && view[2] > 0 ? view : null };
+}
+
+function exportView() {
+  const picture = viewer.drawer.canvas;
+  const out = document.createElement("canvas");
+  out.width = get("overlay").width;
+  out.height = get("overlay").height;
+  const context = out.getContext("2d");
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--canvas");
+  context.fillRect(0, 0, out.width, out.height);
+  context.drawImage(picture, 0, 0, out.width, out.height);
+  context.drawImage(get("overlay"), 0, 0);
+  const ratio = out.width / get("overlay").clientWidth;
+  const bar = get("scalebar").firstElementChild.clientWidth * ratio;
+  context.fillStyle = "#000";
+  context.fillRect(16 * ratio, out.height - 30 * ratio, bar, 4 * ratio);
+  context.font = `${13 * ratio}px system-ui, sans-serif`;
+  context.fillText(`${get("scalebar").lastElementChild.textContent}   ${state.entry.id}   ${state.score.info.title}`, 16 * ratio, out.height - 10 * ratio);
+  const link = element("a", { href: out.toDataURL("image/png"), download: `${state.entry.id.replace(/[^\w.-]+/g, "_")}.png` });
+  link.click();
+}
+
+function tooltip(event) {
+  const box = get("stage").getBoundingClientRect();
+  const sx = event.clientX - box.left, sy = event.clientY - box.top;
+  const { x0, y0, scale } = project();
+  const i = state.bag && state.score ? overlay.hit((sx - x0) / scale, (sy - y0) / scale) : -1;
+  get("tooltip").hidden = i < 0;
+  if (i < 0) return;
+  get("tooltip").textContent = `Instance #${i}\n${state.score.info.title} ${signed(state.score.values[i], 4)}`;
+  get("tooltip").style.left = `${Math.min(sx + 14, box.width - 220)}px`;
+  get("tooltip").style.top = `${sy + 14}px`;
+}
+
+function listen() {
+  viewer.addHandler("update-viewport", redraw);
+  viewer.addHandler("animation-finish", saveState);
+  viewer.addHandler("tile-load-failed", (event) => say(`The picture could not be read here: ${event.message ?? "unknown reason"}.`, true));
+  viewer.addHandler("canvas-click", (event) => {
+    if (!event.quick || !state.bag) return;
+    const { x0, y0, scale } = project();
+    selectInstance(overlay.hit((event.position.x - x0) / scale, (event.position.y - y0) / scale), false);
+  });
+  get("stage").addEventListener("mousemove", tooltip);
+  get("stage").addEventListener("mouseleave", () => { get("tooltip").hidden = true; });
+  get("score").addEventListener("change", async () => { await showScore(); saveState(); });
+  get("opacity").addEventListener("input", () => { redraw(); saveState(); });
+  get("threshold").addEventListener("input", () => { paint(); saveState(); });
+  get("lines").addEventListener("change", redraw);
+  get("fit").addEventListener("click", () => viewer.viewport.goHome());
+  get("export").addEventListener("click", exportView);
+  get("controls").addEventListener("submit", (event) => event.preventDefault());
+  window.addEventListener("resize", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  document.addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    const jump = (by) => {
+      if (!state.score) return;
+      const top = topInstances();
+      const at = top.indexOf(state.selected);
+      selectInstance(top[(at + by + top.length) % top.length], true);
+    };
+    const actions = { j: () => state.list.step(1), k: () => state.list.step(-1), n: () => jump(1), p: () => jump(state.selected < 0 ? 0 : -1),
+                      f: () => viewer.viewport.goHome(), "/": () => get("search").focus(), Escape: () => state.bag && selectInstance(-1, false) };
+    if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
+  });
+}
+
+async function start() {
+  try {
+    state.run = await fetchJson("api/bags");
+  } catch (error) {
+    say(error.message, true);
+    return;
+  }
+  document.title = `${state.run.title} - dasmil`;
+  get("title").textContent = state.run.title;
+  get("subtitle").textContent = state.run.subtitle;
+  state.list = new BagList(state.run.bags, state.run.classes, (index) => openBag(index, { score: state.score?.info.name }));
+  listen();
+  if (!state.run.bags.length) { say("There are no bags to show.", true); return; }
+  const { index, ...keep } = readState();
+  await openBag(index, keep);
+}
+
+start();

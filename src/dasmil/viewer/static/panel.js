@@ -1,0 +1,118 @@
+// The right-hand panel: list of bags, the selected bag, the selected instance with its partners and the phi curve.
+
+import { count, element, length, number, percent, signed } from "./format.js";
+
+const get = (id) => document.getElementById(id);
+
+export class BagList {
+  constructor(bags, classes, onPick) {
+    this.bags = bags;
+    this.classes = classes;
+    this.onPick = onPick;
+    this.current = -1;
+    get("search").addEventListener("input", () => this.render());
+    get("sort").addEventListener("change", () => this.render());
+    get("list").addEventListener("keydown", (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (step) { event.preventDefault(); this.step(step); }
+    });
+    this.render();
+  }
+
+  shown() {
+    const words = get("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const text = (b) => `${b.id} ${b.split ?? ""} ${b.label_name ?? ""} ${b.prediction_name ?? ""} ${b.patient ?? ""}`.toLowerCase();
+    const rows = this.bags.filter((b) => words.every((w) => text(b).includes(w)));
+    const p = (b) => b.probability ?? 0.5;
+    const miss = (b) => (b.label === null || b.probability === null ? -1 : Math.abs((b.label > 0 ? 1 : 0) - p(b)));
+    const orders = { name: (a, b) => a.id.localeCompare(b.id), high: (a, b) => p(b) - p(a), low: (a, b) => p(a) - p(b),
+                     wrong: (a, b) => miss(b) - miss(a), size: (a, b) => (b.n ?? 0) - (a.n ?? 0) };
+    const order = orders[get("sort").value];
+    return order ? [...rows].sort(order) : rows;
+  }
+
+  render() {
+    const rows = this.shown();
+    get("count").textContent = rows.length === this.bags.length ? `${count(rows.length)} bags` : `${count(rows.length)} of ${count(this.bags.length)} bags`;
+    get("list").replaceChildren(...rows.slice(0, 2000).map((bag) => {
+      const wrong = bag.label !== null && bag.prediction !== null && bag.label !== bag.prediction;
+      return element("li", { role: "option", id: `bag-${bag.index}`, "aria-selected": String(bag.index === this.current), onclick: () => this.onPick(bag.index), title: bag.id },
+        element("span", {}, bag.id), element("span", { class: bag.label > 0 ? "p1" : "p0" }, bag.label_name ?? "no label"),
+        element("span", { class: wrong ? "miss" : "" }, bag.probability === null ? "–" : number(bag.probability, 2)));
+    }));
+    if (rows.length === 0) get("list").append(element("li", {}, "No bag matches."));
+  }
+
+  select(index) {
+    this.current = index;
+    for (const item of get("list").children) item.setAttribute("aria-selected", String(item.id === `bag-${index}`));
+    get("list").setAttribute("aria-activedescendant", `bag-${index}`);
+    get(`bag-${index}`)?.scrollIntoView({ block: "nearest" });
+  }
+
+  step(by) {
+    const rows = this.shown();
+    const at = rows.findIndex((b) => b.index === this.current);
+    const next = rows[Math.min(rows.length - 1, Math.max(0, at + by))];
+    if (next) this.onPick(next.index);
+  }
+}
+
+export function showBag(entry, bag) {
+  const facts = [["Label", entry.label_name ?? "unknown"],
+    [`Probability of ${bag.target_name}`, percent(entry.probability ?? bag.probability)], ["Logit", signed(bag.logit)],
+    ["Instances", count(bag.n)], ["Method", bag.method]];
+  if (bag.distance_share !== null) facts.splice(3, 0, ["Share that came from distance", percent(bag.distance_share)]);
+  get("bag").replaceChildren(element("h2", {}, entry.id),
+    element("dl", {}, ...facts.flatMap(([k, v]) => [element("dt", {}, k), element("dd", {}, v)])),
+    ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
+}
+
+export function showTile(bag, instance, onGo) {
+  if (!instance) { get("tile").replaceChildren(); return; }
+  const facts = [["Centre", `${length(instance.x, bag.unit)}, ${length(instance.y, bag.unit)}`],
+    ...Object.entries(instance.scores).map(([name, value]) => [name, signed(value, 4)])];
+  const rows = instance.partners.slice(0, 12).map((p) => element("tr", { class: "go", tabindex: 0, onclick: () => onGo(p.index),
+    onkeydown: (event) => { if (event.key === "Enter") onGo(p.index); } },
+    element("td", {}, `#${p.index}${p.index === instance.index ? " (itself)" : ""}`), element("td", {}, percent(p.weight)),
+    element("td", {}, length(p.distance, bag.unit)), element("td", {}, number(p.phi, 2))));
+  get("tile").replaceChildren(element("h2", {}, `Instance #${instance.index}`),
+    element("dl", {}, ...facts.flatMap(([k, v]) => [element("dt", {}, k), element("dd", {}, v)])),
+    rows.length ? element("table", { "aria-label": "Strongest partners" }, element("thead", {}, element("tr", {}, ...["Attends to", "Weight", "Distance", "φ"].map((t) => element("th", { scope: "col" }, t)))),
+      element("tbody", {}, ...rows)) : element("p", {}, "This model has no attention between instances."),
+    bag.curves.length ? phiCurve(bag, instance) : null);
+}
+
+/** phi over distance, one line a head, with the partners' distances marked below. */
+function phiCurve(bag, instance) {
+  const W = 330, H = 130, left = 30, right = 12, top = 8, bottom = 30;
+  const furthest = bag.curves[0].distance.at(-1);
+  const x = (d) => left + (W - left - right) * (d / furthest);
+  const values = bag.curves.flatMap((c) => c.phi);
+  const low = Math.min(0, ...values), high = Math.max(1, ...values);
+  const y = (v) => top + (H - top - bottom) * (1 - (v - low) / (high - low));
+  const svg = (name, attributes, text) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [k, v] of Object.entries(attributes)) node.setAttribute(k, v);
+    if (text !== undefined) node.textContent = text;
+    return node;
+  };
+  const root = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "phi over distance with the partners' distances marked" });
+  root.append(svg("line", { x1: left, x2: W - right, y1: y(low), y2: y(low), stroke: "var(--line)" }));
+  for (const v of [low, high]) root.append(svg("text", { x: left - 5, y: y(v) + 4, "text-anchor": "end" }, number(v, Number.isInteger(v) ? 0 : 1)));
+  for (const f of [0, 0.5, 1]) root.append(svg("text", { x: x(f * furthest), y: H - 3, "text-anchor": f === 1 ? "end" : f ? "middle" : "start" }, length(f * furthest, bag.unit)));
+  for (const curve of bag.curves) {
+    const points = curve.distance.map((d, k) => `${x(d).toFixed(1)},${y(curve.phi[k]).toFixed(1)}`).join(" ");
+    root.append(svg("polyline", { points, fill: "none", stroke: "var(--accent)", "stroke-width": 1.5 }));
+    if (curve.midpoint > 0 && curve.midpoint < furthest) {
+      root.append(svg("line", { x1: x(curve.midpoint), x2: x(curve.midpoint), y1: top, y2: y(low), stroke: "var(--quiet)", "stroke-dasharray": "2 3" }));
+      root.append(svg("text", { x: x(curve.midpoint) + 4, y: top + 8 }, `θ ${length(curve.midpoint, bag.unit)}`));
+    }
+  }
+  for (const p of instance.partners) {
+    if (p.distance !== null && p.distance <= furthest && p.index !== instance.index) {
+      root.append(svg("line", { x1: x(p.distance), x2: x(p.distance), y1: y(low), y2: y(low) + 9, stroke: "var(--orange)", "stroke-width": 1.5, class: "partner" }));
+    }
+  }
+  return element("figure", { style: "margin: 6px 0 0" }, root, element("figcaption", { style: "font-size: 12px; color: var(--quiet)" }, "φ over distance; orange: the partners listed"));
+}

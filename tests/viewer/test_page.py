@@ -1,0 +1,147 @@
+"""The page in a real browser: load, zoom, click a tile, see the right partners, switch overlay, search."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from .conftest import Viewer
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1200, "height": 800}, accept_downloads=True)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.problems = []  # pyright: ignore[reportAttributeAccessIssue]
+    page.on("pageerror", lambda error: page.problems.append(str(error)))  # pyright: ignore[reportAttributeAccessIssue]
+    page.requests = []  # pyright: ignore[reportAttributeAccessIssue]
+    page.on("request", lambda request: page.requests.append(request.url))  # pyright: ignore[reportAttributeAccessIssue]
+    yield page
+    assert page.problems == []  # pyright: ignore[reportAttributeAccessIssue]
+    context.close()
+
+
+def opened(page: Page, viewer: Viewer, fragment: str = "") -> None:
+    page.goto(viewer.url + fragment)
+    page.wait_for_selector("body[data-ready]")
+
+
+def place_of(page: Page, viewer: Viewer, bag: int, instance: int) -> tuple[float, float]:
+    """Where an instance is on the screen, from the picture's own corners."""
+    corners = page.evaluate(
+        """() => { const viewer = OpenSeadragon.getViewer(document.querySelector('#picture'));
+        const v = viewer.world.getItemAt(0);
+        const a = v.imageToViewerElementCoordinates(new OpenSeadragon.Point(0, 0));
+        const b = v.imageToViewerElementCoordinates(new OpenSeadragon.Point(v.source.dimensions.x, 0));
+        return [a.x, a.y, (b.x - a.x) / v.source.dimensions.x]; }"""
+    )
+    opened = viewer.shelf.open(bag)
+    assert opened.picture is not None
+    x, y = (opened.bag.coords[instance] * opened.picture.px_per_unit).tolist()
+    return corners[0] + x * corners[2], corners[1] + y * corners[2]
+
+
+def wait_until(page: Page, expression: str) -> None:
+    """Playwright's own waiting evaluates strings in the page, which the page's security policy forbids."""
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"never true: {expression}")
+
+
+def pixels(page: Page, path: str) -> np.ndarray:
+    page.screenshot(path=path)
+    return np.asarray(Image.open(path).convert("RGB")).astype(int)
+
+
+def test_a_click_shows_what_the_instance_attends_to(page: Page, collages: Viewer) -> None:
+    opened(page, collages, "#bag=mnist-collage/test/0001")
+    page.mouse.click(*place_of(page, collages, 1, 4))
+    page.wait_for_selector("#tile h2")
+    assert page.inner_text("#tile h2") == "Instance #4"
+    expected = collages.shelf.partners(1, 4)
+    rows = page.locator("#tile tbody tr").all_inner_texts()
+    assert [row.split()[0] for row in rows] == [f"#{p.j}" for p in expected[:12]]
+    assert f"{100 * expected[0].weight:.1f} %" in rows[0]
+    assert page.locator("#tile svg line.partner").count() == len({p.j for p in expected} - {4})
+    assert "tile=4" in page.url
+    page.reload()
+    page.wait_for_selector("#tile h2")
+    assert page.inner_text("#tile h2") == "Instance #4", "the view is in the address"
+    assert all(url.startswith((collages.url, "data:", "blob:")) for url in page.requests)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
+    opened(page, collages)
+    assert page.inner_text("#count") == "5 bags"
+    page.fill("#search", "0003")
+    assert page.locator("#list li").count() == 1
+    assert page.inner_text("#count") == "1 of 5 bags"
+    page.fill("#search", "")
+    page.select_option("#sort", "high")
+    assert "0003" in page.locator("#list li").first.inner_text()
+    page.select_option("#sort", "order")
+    page.locator("#list").focus()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector("body[data-ready='1']")
+    assert page.get_attribute("#bag-1", "aria-selected") == "true"
+    page.keyboard.press("n")
+    page.wait_for_selector("#tile h2")
+    top = int(collages.shelf.open(1).explanation.contributions.argmax())
+    assert page.inner_text("#tile h2") == f"Instance #{top}"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#tile h2", state="detached")
+
+
+def test_zoom_overlay_threshold_and_export(page: Page, slide: Viewer, tmp_path) -> None:
+    opened(page, slide)
+    wait_until(page, "OpenSeadragon.getViewer(document.querySelector('#picture')).world.getItemAt(0).getFullyLoaded()")
+    before = pixels(page, str(tmp_path / "a.png"))
+    page.select_option("#score", "pairs")
+    wait_until(page, "document.querySelector('#bar-title').textContent.startsWith('Share')")
+    page.wait_for_timeout(300)
+    assert (pixels(page, str(tmp_path / "b.png")) != before).any(), "another score, other colours"
+    page.locator("#opacity").fill("0")
+    page.wait_for_timeout(300)
+    x, y = place_of(page, slide, 0, 1530)
+    bare = pixels(page, str(tmp_path / "c.png"))[round(y), round(x)]
+    assert np.abs(bare - [40, 60, 200]).max() < 15 or np.abs(bare - 255).max() < 15, "the slide itself"
+    bar = page.inner_text("#scalebar span")
+    page.mouse.move(x, y)
+    for _ in range(4):
+        page.mouse.wheel(0, -400)
+        page.wait_for_timeout(150)
+    page.wait_for_timeout(900)
+    assert page.inner_text("#scalebar span") != bar, "the scale bar follows the zoom"
+    with page.expect_download() as download:
+        page.click("#export")
+    download.value.save_as(tmp_path / "view.png")
+    assert Image.open(tmp_path / "view.png").size == (840, 800)
+
+
+def test_messages_for_what_cannot_be_shown(page: Page, collages: Viewer) -> None:
+    opened(page, collages)
+    page.click("#bag-4")
+    page.wait_for_selector("#message.error")
+    assert "does-not-fit" in page.inner_text("#message")
+    page.click("#bag-2")
+    page.wait_for_selector("body[data-ready='2']")
+    assert page.is_hidden("#message")
+    assert "no slide named lost" in page.inner_text("#bag .warn")

@@ -1,0 +1,135 @@
+"""What the server answers, to whom, and that the numbers are those of the explanation."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dasmil.explain import explain
+
+from .conftest import Viewer
+
+
+def ask(viewer: Viewer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=60)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    response = connection.getresponse()
+    return response.status, response.read(), {k.lower(): v for k, v in response.getheaders()}
+
+
+def ask_json(viewer: Viewer, path: str) -> dict:
+    status, body, _ = ask(viewer, path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1:1"},
+        {"Origin": "http://evil.example"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+def test_other_hosts_and_other_sites_are_refused(collages: Viewer, headers: dict[str, str]) -> None:
+    status, body, _ = ask(collages, "/api/bags", **headers)
+    assert status == 403
+    assert b"own page" in body
+
+
+def test_the_own_page_is_served_and_may_load_nothing_from_elsewhere(collages: Viewer) -> None:
+    status, _, headers = ask(collages, "/", Host=f"localhost:{collages.port}", Sec_Fetch_Site="none")
+    assert status == 200
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "connect-src 'self'" in headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../server.py", "/static/%2e%2e/server.py", "/static/..%2fserver.py", "/static/x.txt",
+        "/../../etc/passwd", "/api/bag/..%2f..%2fetc", "/api/bag/0/picture/99/0/0", "/api/bag/0/picture/8/5/0",
+        "/api/bag/0/picture/8/-1/0", "/api/bag/0/instance/99",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_served(collages: Viewer, path: str) -> None:
+    status, body, _ = ask(collages, path)
+    assert status == 404
+    assert b"nothing at this address" in body
+
+
+def test_only_reading_is_possible(collages: Viewer) -> None:
+    assert ask(collages, "/api/bags", method="POST")[0] == 404
+
+
+def test_scores_are_those_of_the_explanation(collages: Viewer) -> None:
+    bag = collages.shelf.entries[1].load()
+    account = explain(collages.shelf.model, bag)
+    described = ask_json(collages, "/api/bag/1")
+    assert described["logit"] == pytest.approx(account.logit, abs=1e-6)
+    assert described["distance_share"] == pytest.approx(account.distance_share)
+    assert [s["name"] for s in described["scores"]] == list(account.scores)
+    got = np.frombuffer(ask(collages, "/api/bag/1/score/contribution")[1], "<f4")
+    np.testing.assert_allclose(got, account.contributions.detach().numpy(), atol=1e-6)
+    coords = np.frombuffer(ask(collages, "/api/bag/1/coords")[1], "<f4").reshape(-1, 2)
+    np.testing.assert_array_equal(coords, bag.coords.numpy())
+
+
+def test_partners_are_the_largest_weights_of_the_row(collages: Viewer) -> None:
+    model, bag = collages.shelf.model, collages.shelf.entries[1].load()
+    weights = torch.stack([_weight_row(collages, i) for i in range(len(bag))])
+    torch.testing.assert_close(weights.sum(1), torch.ones(len(bag)), atol=1e-4, rtol=0)
+    reply = ask_json(collages, "/api/bag/1/partners/3")
+    assert reply["x"] == pytest.approx(float(bag.coords[3, 0]))
+    found = reply["partners"]
+    assert found[0]["index"] == int(weights[3].argmax())
+    for partner in found:
+        distance = float((bag.coords[3] - bag.coords[partner["index"]]).norm())
+        assert partner["distance"] == pytest.approx(distance, abs=1e-3)
+        row = model.learned_distances()[0]
+        phi = 1 / (1 + np.exp(-(distance / model.distance_scale - row["theta"]) * row["beta"]))
+        if partner["index"] != 3:
+            assert partner["phi"] == pytest.approx(phi, abs=1e-4)
+
+
+def _weight_row(viewer: Viewer, i: int) -> torch.Tensor:
+    partners = ask_json(viewer, f"/api/bag/1/partners/{i}")["partners"]
+    row = torch.zeros(len(viewer.shelf.entries[1].load()))
+    for partner in partners:
+        row[partner["index"]] = partner["weight"]
+    return row
+
+
+def test_deep_zoom_tiles_show_the_picture(slide: Viewer) -> None:
+    described = ask_json(slide, "/api/bag/0")["picture"]
+    assert (described["width"], described["height"], described["max_level"]) == (8000, 6000, 13)
+    pixels = np.asarray(Image.open(io.BytesIO(ask(slide, "/api/bag/0/picture/13/3/4")[1]))).astype(int)
+    assert pixels.shape == (256, 256, 3)
+    # Level-0 pixel (768, 1024) is at (384 um, 512 um): column 0, row 1, so white; 500 um is pixel 1000 = 768 + 232.
+    assert np.abs(pixels[10, 200] - 255).max() < 12
+    assert np.abs(pixels[10, 250] - [40, 60, 200]).max() < 12
+    corner = np.asarray(Image.open(io.BytesIO(ask(slide, "/api/bag/0/picture/13/31/23")[1])))
+    assert corner.shape == (6000 - 23 * 256, 8000 - 31 * 256, 3)
+
+
+def test_errors_are_messages_and_the_viewer_goes_on(collages: Viewer) -> None:
+    status, body, _ = ask(collages, "/api/bag/4")
+    assert status == 422
+    assert "does-not-fit" in json.loads(body)["error"]
+    assert ask(collages, "/api/bag/77")[0] == 422
+    assert ask(collages, "/api/bag/1/score/nonsense")[0] == 422
+    assert ask(collages, "/api/bag/1/partners/500")[0] == 422
+    described = ask_json(collages, "/api/bag/2")
+    assert described["picture"] is None
+    assert described["warnings"] == ["Shown without its slide: no slide named lost is in slides"]
