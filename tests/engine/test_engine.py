@@ -1,0 +1,214 @@
+"""Units of work on every engine: nothing lost, nothing done twice, the same files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dasmil import engine
+from dasmil.engine import EngineOptions, Unit, run_units
+from dasmil.errors import DasmilError, InputError
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def importable_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are new processes: they find `work` through the environment."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def squares(out: Path, n: int, seconds: float = 0.0) -> list[Unit]:
+    return [
+        Unit(
+            f"n{k}",
+            "work:square",
+            {"number": k, "result": str(out / f"{k}.txt"), "seconds": seconds},
+            str(out / f"{k}.txt"),
+        )
+        for k in range(n)
+    ]
+
+
+def contents(out: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in out.glob("*.txt")}
+
+
+def test_local_runs_all_and_then_skips_all(tmp_path: Path) -> None:
+    first = run_units(squares(tmp_path, 6), tmp_path, EngineOptions(workers=2))
+    assert (first.done, first.skipped, first.failed) == (6, 0, {})
+    assert contents(tmp_path) == {f"{k}.txt": str(k**2) for k in range(6)}
+    assert "squaring 4" in (tmp_path / "logs" / "n4.log").read_text()
+    (tmp_path / "3.txt").unlink()
+    second = run_units(squares(tmp_path, 6), tmp_path, EngineOptions(workers=2))
+    assert (second.done, second.skipped) == (1, 5)
+    assert (tmp_path / "3.txt").read_text() == "9"
+    assert not list((tmp_path / "logs").glob(".session-*"))
+
+
+def test_failures_are_reported_retried_or_made_leaner(tmp_path: Path) -> None:
+    def unit(key: str, function: str, **arguments: object) -> Unit:
+        result = str(tmp_path / f"{key}.txt")
+        return Unit(
+            key,
+            f"work:{function}",
+            {"result": result, **arguments},
+            result,
+            lean={"batch": 8} if key == "hungry" else {},
+        )
+
+    units = [
+        unit("killed", "square_once_killed", number=5, marker=str(tmp_path / "marker")),
+        unit("wrong", "always_wrong"),
+        unit("unlucky", "unlucky"),
+        unit("hungry", "hungry", batch=64),
+        unit("forgetful", "forgetful"),
+    ]
+    progress = run_units(units, tmp_path, EngineOptions(workers=1, retries=1))
+    assert contents(tmp_path) == {"killed.txt": "25", "hungry.txt": "64"}
+    assert progress.done == 2
+    assert progress.failed["wrong"] == "slide 'x.svs' is truncated"
+    assert progress.failed["unlucky"].startswith("ValueError: surprise")
+    assert "without its result" in progress.failed["forgetful"]
+    log = (tmp_path / "logs" / "unlucky.log").read_text()
+    assert log.count("ValueError: surprise") == 2, "one retry"
+    assert (tmp_path / "logs" / "wrong.log").read_text().count('"unit"') == 1, "bad input is not tried again"
+
+
+def test_other_code_or_an_unshared_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "code_digest", lambda: "other")
+    with pytest.raises(DasmilError, match="same version everywhere"):
+        run_units(squares(tmp_path, 1), tmp_path, EngineOptions(workers=1))
+    unit = squares(tmp_path, 1)[0]
+    session = engine.Session(str(tmp_path / "elsewhere"), str(tmp_path), "", 1)
+    assert engine.execute(unit, session).status == "refused"
+    assert "not shared" in engine.execute(unit, session).reason
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(InputError, match=r"unknown engine 'slurn'\. Did you mean 'slurm'"):
+        EngineOptions(engine="slurn")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="same key"):
+        run_units([Unit("a", "work:square", {}, "x"), Unit("a", "work:square", {}, "y")], Path(), EngineOptions())
+
+
+@pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_a_missing_extra_is_named(name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DasmilError, match=r"dasmil\[cluster\]"):
+        run_units(squares(tmp_path, 1), tmp_path, EngineOptions(engine=name))  # pyright: ignore[reportArgumentType]
+
+
+def test_interrupt_stops_cleanly_and_the_rest_is_done_later(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path; import sys; from test_engine import squares; from dasmil.engine import *;"
+        f"run_units(squares(Path({str(tmp_path)!r}), 30, 0.3), Path({str(tmp_path)!r}), EngineOptions(workers=1))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    while not contents(tmp_path):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors
+    done = len(contents(tmp_path))
+    assert 1 <= done < 30
+    assert not list((tmp_path / "logs").glob(".session-*"))
+    progress = run_units(squares(tmp_path, 30), tmp_path, EngineOptions(workers=2))
+    assert progress.skipped >= done
+    assert contents(tmp_path) == {f"{k}.txt": str(k**2) for k in range(30)}
+
+
+def test_without_slurm_there_is_no_silent_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="no Slurm on this machine"):
+        run_units(squares(tmp_path, 1), tmp_path, EngineOptions(engine="slurm"))
+
+
+def test_slurm_through_submitits_local_executor(tmp_path: Path) -> None:
+    progress = run_units(squares(tmp_path, 3), tmp_path, EngineOptions(engine="slurm", slurm_cluster="local"))
+    assert (progress.done, progress.failed) == (3, {})
+    assert contents(tmp_path) == {"0.txt": "0", "1.txt": "1", "2.txt": "4"}
+
+
+def test_the_slurm_job_array_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Slurm can be had in CI: a stand-in `sbatch` keeps the script, which is then checked."""
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/script.sh\necho "Submitted batch job 77"\n')
+    sbatch.chmod(0o755)
+    (sbatch.parent / "srun").symlink_to(sbatch)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
+    options = EngineOptions(
+        "slurm",
+        workers=3,
+        threads=4,
+        gpus=1,
+        slurm_partition="gpu",
+        slurm_minutes=90,
+        slurm_memory_gb=32,
+        slurm_cluster="slurm",
+    )
+    slurm = engine.Slurm(engine.Session(str(tmp_path / "token"), str(tmp_path), "", 4), options)
+    for unit in squares(tmp_path, 5):
+        slurm.submit(unit)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr("submitit.SlurmJob.done", lambda *_args, **_more: False)
+    assert slurm.finished() == []
+    script = (tmp_path / "script.sh").read_text()
+    for line in (
+        "--array=0-4%3",
+        "--partition=gpu",
+        "--time=90",
+        "--cpus-per-task=4",
+        "--gpus-per-node=1",
+        "--mem=32GB",
+    ):
+        assert f"#SBATCH {line}" in script
+
+
+def test_ray_survives_a_lost_worker_and_a_lost_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes on this machine, 40 units; a worker process and then a whole node are killed mid-way."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * 2**20})
+    second = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    units = squares(tmp_path, 40, 0.15)
+    units[0] = Unit(
+        "n0", "work:square_once_killed",
+        {"number": 0, "result": str(tmp_path / "0.txt"), "marker": str(tmp_path / "marker")}, str(tmp_path / "0.txt"),
+    )  # fmt: skip
+
+    def lose_node() -> None:
+        while len(contents(tmp_path)) < 10:
+            time.sleep(0.1)
+        cluster.remove_node(second, allow_graceful=False)
+
+    thread = threading.Thread(target=lose_node)
+    thread.start()
+    try:
+        options = EngineOptions(engine="ray", ray_address=cluster.address, retries=3)
+        progress = run_units(units, tmp_path, options)
+    finally:
+        thread.join()
+        cluster.shutdown()
+    assert progress.failed == {}
+    assert contents(tmp_path) == {f"{k}.txt": str(k**2) for k in range(40)}
+    local = tmp_path / "local"
+    run_units(squares(local, 40), local, EngineOptions(workers=2))
+    assert contents(local) == contents(tmp_path)
+
+
+def test_an_unreachable_ray_address_is_one_message(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(InputError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
+        run_units(squares(tmp_path, 1), tmp_path, EngineOptions(engine="ray", ray_address="127.0.0.1:1"))
