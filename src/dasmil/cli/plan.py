@@ -1,0 +1,122 @@
+"""`dasmil plan`: what training will cost in time and memory, before it is started."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from dasmil.cli.cohort_arguments import CohortArguments
+
+app = App(name="plan", help="Predict memory and time of training on a cohort.")
+
+
+@app.default
+def plan(
+    *,
+    cohort: CohortArguments = CohortArguments(),  # noqa: B008
+    sizes: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
+    in_features: int = 768,
+    model: str = "das-mil",
+    preset: str | None = None,
+    recipe: str | None = None,
+    seeds: int = 1,
+    set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    memory_gb: float | None = None,
+    threads: int | None = None,
+    check: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Predict peak memory and time per epoch for a cohort and a model, and the largest bag that fits.
+
+    A few small bags are trained in processes of their own; their cost is extended to the cohort's bag sizes.
+
+    Example: dasmil plan --bags features/ --labels labels.csv --model das-mil --preset camelyon16
+
+    Parameters
+    ----------
+    sizes
+        Instead of a cohort: bag sizes, for example --sizes 4000 12000 100000 (with --in-features).
+    in_features
+        Features per instance, with --sizes.
+    model
+        One of `dasmil models`.
+    preset
+        Sizes of the model as in the paper: camelyon16.
+    recipe
+        A set of settings.
+    seeds
+        Runs that train together.
+    set
+        Any option of the model or setting of training, as name=value.
+    memory_gb
+        Memory that may be used; default: what is free now.
+    threads
+        Threads of PyTorch.
+    check
+        Also train on the largest bag (random numbers of that size) and print predicted against measured.
+    json
+        Print the plan as JSON.
+    """
+    from dasmil.cli.settings import gather_settings
+    from dasmil.errors import InputError
+    from dasmil.train.plan import make_plan, measure
+
+    if sizes:
+        width = in_features
+    elif cohort.bags is not None:
+        from dasmil.data.cohort import bag_sizes
+
+        sizes, width = bag_sizes(cohort.load())
+    else:
+        raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
+    chosen = gather_settings(model, recipe, preset, {}, set or [])
+    common: dict[str, Any] = {
+        "seeds": seeds, "settings": chosen.training, "options": chosen.options, "preset": chosen.preset,
+        "threads": threads,
+    }  # fmt: skip
+    found = make_plan(model, sizes, width, memory_gb=memory_gb, on_probe=_say, **common)
+    answer = {"model": model, "bags": len(sizes), "largest": max(sizes), **found.as_json()}
+    if check:
+        measured = measure(model, max(sizes), width, **common)
+        answer["check"] = {
+            "n": measured.n,
+            "seconds": {"predicted": found.seconds(measured.n), "measured": measured.seconds_per_bag},
+            "bytes": {
+                "predicted": found.probes[-1].base_bytes + found.step_bytes(measured.n),
+                "measured": measured.base_bytes + measured.step_bytes,
+            },
+        }
+    if json:
+        import json as json_module
+
+        print(json_module.dumps(answer, indent=2))
+        return 0
+    gb = 2**30
+    print(
+        f"{len(sizes):,} bags of {min(sizes):,} to {max(sizes):,} instances with {width} features; "
+        f"{model}, {seeds} seed{'s' if seeds > 1 else ''}"
+    )
+    print(f"time per epoch      {_duration(found.seconds_per_epoch)}")
+    print(f"peak memory         {found.peak_bytes / gb:.2f} GB ({found.held_bytes / gb:.2f} GB of it bags)")
+    print(f"largest bag         {found.largest_bag:,} instances fit into {found.memory_limit / gb:.1f} GB")
+    if found.peak_bytes > found.memory_limit:
+        print("This does not fit: use --max-instances, fewer --seeds, or a machine with more memory.")
+    if check:
+        for what, pair in answer["check"].items():
+            if isinstance(pair, dict):
+                ratio = pair["predicted"] / pair["measured"]
+                print(f"check, {max(sizes):,} instances: {what} predicted / measured = {ratio:.2f}")
+    return 0
+
+
+def _say(number: int, total: int) -> None:
+    if sys.stderr.isatty():
+        print(f"probe {number + 1}/{total}", end="\r" if number + 1 < total else "\n", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d}"

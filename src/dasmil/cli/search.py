@@ -1,0 +1,147 @@
+"""`dasmil search`: choose settings on validation bags, then train the chosen one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from dasmil.cli.cohort_arguments import CohortArguments
+
+app = App(name="search", help="Choose settings on validation bags, then train the best.")
+
+
+@app.default
+def search(
+    *,
+    grid: Annotated[list[str], Parameter(negative="")],
+    out: Path,
+    model: str = "das-mil",
+    data: str | None = None,
+    protocol: Literal["clean", "published"] = "clean",
+    mnist_dir: Path | None = None,
+    cohort: CohortArguments = CohortArguments(),  # noqa: B008
+    folds: int | None = None,
+    split_seed: int = 0,
+    metric: Literal["auroc", "balanced_accuracy", "loss"] = "auroc",
+    search_seeds: int = 1,
+    seeds: int = 5,
+    recipe: str | None = None,
+    preset: str | None = None,
+    epochs: int | None = None,
+    set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    threads: int | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Train every setting of a grid, choose by the validation bags alone, and train the chosen setting.
+
+    With --folds the search is nested: every fold chooses on its own validation part, and only the chosen setting meets
+    its test part. Finished trials are kept in a journal in --out: the same command goes on where it stopped.
+
+    Example: dasmil search --bags features/ --labels labels.csv --grid lr=1e-2,1e-3 --out runs/search
+
+    Parameters
+    ----------
+    grid
+        name=value,value,... for a setting of training or an option of the model; may be given several times.
+    out
+        Folder for the journal, the list of trials and the final run (or one per fold).
+    model
+        One of `dasmil models`.
+    data
+        Built-in data: mnist-collage, mnist-collage-inv or mnist-bags.
+    protocol
+        Of built-in data: clean or published (which has no validation bags and cannot be searched).
+    mnist_dir
+        Folder with the four MNIST idx files.
+    folds
+        Nested cross-validation with this many folds by patient.
+    split_seed
+        Which patients go into which split or fold.
+    metric
+        What is compared on the validation bags: auroc, balanced_accuracy or loss.
+    search_seeds
+        Runs per setting while searching.
+    seeds
+        Runs of the chosen setting.
+    recipe
+        A set of settings to start from.
+    preset
+        Sizes of the model as in the paper.
+    epochs
+        Passes over the training bags.
+    set
+        Any other option of the model or setting of training, as name=value.
+    threads
+        Threads of PyTorch.
+    json
+        Print the chosen settings and results as JSON.
+    """
+    import torch
+
+    from dasmil.cli.cohort_source import choose_source
+    from dasmil.cli.settings import gather_settings
+    from dasmil.cli.training_display import print_summary
+    from dasmil.errors import InputError
+    from dasmil.report import write_report
+    from dasmil.train.config import TrainingConfig
+    from dasmil.train.fit import fit
+    from dasmil.train.folds import write_fold_summary
+    from dasmil.train.run_dir import read_json, write_json
+    from dasmil.train.search import JOURNAL, parse_grid
+    from dasmil.train.search import search as run_search
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    values = parse_grid(grid, model)
+    source = choose_source(
+        data, protocol, mnist_dir, cohort, folds=folds, split_seed=split_seed, open_test=False, recipe=recipe,
+        features=None, reference=None,
+    )  # fmt: skip
+    settings = {} if epochs is None else {"epochs": epochs}
+    chosen = gather_settings(model, recipe, preset or source.preset, settings, set or [])
+    rounds = source.rounds()
+    record: list[dict[str, Any]] = []
+    for number, splits in enumerate(rounds):
+        if splits.val is None or not len(splits.val):
+            raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
+        title = f"fold {number + 1}/{len(rounds)}  " if len(rounds) > 1 else ""
+        trials = run_search(
+            model, splits.train, splits.val, values, journal=out / JOURNAL, seeds=search_seeds, metric=metric,
+            settings=chosen.training, options=chosen.options, preset=chosen.preset,
+            on_trial=lambda done, total, trial, title=title: _say(f"{title}{done}/{total}", trial, metric),
+        )  # fmt: skip
+        best = trials[0]
+        _say(f"{title}chosen", best, metric)
+        record.append({"chosen": best.settings, "score": best.score, "trials": [vars(trial) for trial in trials]})
+        training = {**chosen.training, **{k: v for k, v in best.settings.items() if k in TrainingConfig.model_fields}}
+        options = {
+            **chosen.options, **{k: v for k, v in best.settings.items() if k not in TrainingConfig.model_fields}
+        }  # fmt: skip
+        folder = out / "best" if len(rounds) == 1 else out / f"fold-{number}"
+        fit(
+            model, splits.train, splits.val, seeds=seeds, model_options=options, preset=chosen.preset, out=folder,
+            resume=(folder / "config.json").exists(), tests=splits.tests, data=splits.data, **training,
+        )  # fmt: skip
+    write_json(out / "search.json", {"metric": f"val_{metric}", "grid": values, "rounds": record})
+    if len(rounds) > 1:
+        write_fold_summary(out, len(rounds))
+    final = out / "best" if len(rounds) == 1 else out
+    write_report(final)
+    summary = read_json(final / "summary.json")
+    if json:
+        import json as json_module
+
+        print(json_module.dumps({"rounds": record, "summary": summary}, indent=2))
+    else:
+        print_summary(summary)
+        print(final / "report.html")
+    return 0
+
+
+def _say(title: str, trial: Any, metric: str) -> None:
+    settings = " ".join(f"{name}={value}" for name, value in trial.settings.items())
+    value = -trial.score if metric == "loss" else trial.score
+    print(f"{title}  {settings}  val {metric} {value:.4f}", file=sys.stderr)

@@ -1,0 +1,227 @@
+"""What training will cost: small probes of the real engine in processes of their own, extended to a cohort's bags."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from dasmil.errors import DasmilError, InputError
+
+PROBE_BAGS = 2
+SMALLEST_PROBE = 256
+LARGEST_PROBE = 4096
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One probe: training on bags of n instances. step_bytes is what training needs on top of holding the bags."""
+
+    n: int
+    seconds_per_bag: float
+    base_bytes: int
+    step_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Predicted cost of an epoch and the memory at its worst moment."""
+
+    probes: list[Measured]
+    seconds_per_epoch: float
+    peak_bytes: int
+    largest_bag: int
+    memory_limit: int
+    held_bytes: int
+    time_coefficients: list[float]
+    memory_coefficients: list[float]
+
+    def seconds(self, n: float) -> float:
+        """Predicted seconds of one step on a bag of n instances."""
+        return float(_terms([n])[0] @ np.array(self.time_coefficients))
+
+    def step_bytes(self, n: float) -> float:
+        """Predicted bytes of one step on a bag of n instances, besides the bag itself."""
+        return float(_terms([n])[0] @ np.array(self.memory_coefficients))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def make_plan(
+    model: str,
+    sizes: Sequence[int],
+    in_features: int,
+    *,
+    seeds: int = 1,
+    memory_gb: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    threads: int | None = None,
+    on_probe: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """Predict time and memory of training ``model`` on bags of these sizes, on this machine.
+
+    memory_gb: what may be used; default: what is free now.
+    """
+    limit = int(memory_gb * 2**30) if memory_gb is not None else available_memory()
+    top = min(max(max(sizes), SMALLEST_PROBE * 4), LARGEST_PROBE)
+    chosen = sorted({int(n) for n in np.geomspace(max(SMALLEST_PROBE, top // 8), top, 4)})
+    probes: list[Measured] = []
+    for number, n in enumerate(chosen):
+        if on_probe:
+            on_probe(number, len(chosen))
+        probes.append(
+            measure(
+                model, n, in_features, seeds=seeds, settings=settings, options=options, preset=preset, threads=threads
+            )
+        )
+    time = _extend([p.n for p in probes], [p.seconds_per_bag for p in probes])
+    memory = _extend([p.n for p in probes], [p.step_bytes for p in probes])
+    base = int(np.median([p.base_bytes for p in probes]))
+    bag = 4 * (in_features + 2)
+    kept_limit = _kept_limit(settings or {})
+    total = bag * sum(sizes)
+    # Small cohorts are kept in memory; of larger ones the bag in use, the next one, and the one being read.
+    held = total if total <= kept_limit else 3 * bag * max(sizes)
+    peak = base + held + float(_terms([max(sizes)])[0] @ memory)
+    plan = Plan(
+        probes=probes,
+        seconds_per_epoch=float((_terms(sizes) @ time).sum()),
+        peak_bytes=int(peak),
+        largest_bag=0,
+        memory_limit=limit,
+        held_bytes=held,
+        time_coefficients=time.tolist(),
+        memory_coefficients=memory.tolist(),
+    )
+    return Plan(**{**vars(plan), "largest_bag": _largest(plan, base, bag)})
+
+
+def measure(
+    model: str,
+    n: int,
+    in_features: int,
+    *,
+    seeds: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    threads: int | None = None,
+) -> Measured:
+    """Train two bags of n random instances for two epochs in a process of its own and report what it took."""
+    request = {
+        "model": model, "n": n, "in_features": in_features, "seeds": seeds, "settings": dict(settings or {}),
+        "options": dict(options or {}), "preset": preset, "threads": threads,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "dasmil.train.plan", json.dumps(request)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise InputError(f"{model} cannot train on bags of {n:,} instances here: {reason}")
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def available_memory() -> int:
+    """Bytes that a new process can have without swapping."""
+    info = Path("/proc/meminfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def peak_memory() -> int:
+    """The most bytes this process has held so far."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _terms(sizes: Sequence[float]) -> np.ndarray:
+    n = np.asarray(sizes, dtype=np.float64)
+    return np.stack([np.ones_like(n), n, n * n], axis=1)
+
+
+def _extend(sizes: Sequence[int], values: Sequence[float]) -> np.ndarray:
+    """Coefficients >= 0 of 1, n and n^2; every probe counts by its relative error."""
+    weight = 1 / np.maximum(np.asarray(values, dtype=np.float64), max(max(values) * 1e-3, 1e-12))
+    terms = _terms(sizes) * weight[:, None]
+    scale = np.linalg.norm(terms, axis=0)
+    found, _ = nnls(terms / scale, np.asarray(values) * weight)
+    return found / scale
+
+
+def _kept_limit(settings: Mapping[str, Any]) -> float:
+    from dasmil.train.config import TrainingConfig
+
+    default = TrainingConfig.model_fields["memory_gb"].default
+    return float(settings.get("memory_gb", default)) * 2**30
+
+
+def _largest(plan: Plan, base: int, bag: int) -> int:
+    """The largest bag whose step fits, with three bags held (in use, next, being read)."""
+    low, high = 0, 10_000_000
+    while high - low > 100:
+        middle = (low + high) // 2
+        fits = base + 3 * bag * middle + plan.step_bytes(middle) <= plan.memory_limit
+        low, high = (middle, high) if fits else (low, middle)
+    return low // 100 * 100
+
+
+def _probe(request: dict[str, Any]) -> Measured:
+    """The work of the child process."""
+    import torch
+
+    from dasmil.train.fit import fit
+    from dasmil.types import Bag
+
+    if request["threads"]:
+        torch.set_num_threads(request["threads"])
+    generator = torch.Generator().manual_seed(0)
+    settings = {**request["settings"], "epochs": 2, "restarts": 0, "warmup_epochs": 0.0, "tensorboard": False}
+
+    def bags(n: int, count: int) -> list[Bag]:
+        return [
+            Bag(
+                torch.randn(n, request["in_features"], generator=generator),
+                torch.rand(n, 2, generator=generator) * 100 * n**0.5,
+                "um",
+                f"probe-{i}",
+                label=i % 2,
+            )
+            for i in range(count)
+        ]
+
+    def train(sets: list[Bag]) -> float:
+        runs = fit(
+            request["model"], sets, seeds=request["seeds"], model_options=request["options"],
+            preset=request["preset"], **settings,
+        )  # fmt: skip
+        return runs[0].history[-1]["seconds"]
+
+    train(bags(16, 2))  # import and start everything that training needs
+    base = peak_memory()
+    sets = bags(request["n"], PROBE_BAGS)
+    held = peak_memory()
+    seconds = min(train(sets) for _ in range(2)) / PROBE_BAGS
+    return Measured(request["n"], seconds, base, max(0, peak_memory() - held))
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(asdict(_probe(json.loads(sys.argv[1])))))
+    except DasmilError as error:
+        sys.exit(str(error))

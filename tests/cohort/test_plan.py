@@ -1,0 +1,70 @@
+"""The plan extends what small probes cost; its arithmetic is checked here, its accuracy by `dasmil plan --check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dasmil.train.plan as plan_module
+from dasmil.cli import app
+from dasmil.errors import InputError
+from dasmil.train.plan import Measured, make_plan, measure
+
+MB = 2**20
+
+
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(model: str, n: int, in_features: int, **options: object) -> Measured:
+        return Measured(n, 0.01 + 1e-5 * n + 1e-8 * n * n, 300 * MB, int(10 * MB + 20_000 * n))
+
+    monkeypatch.setattr(plan_module, "measure", measured)
+
+
+def test_cost_is_extended_to_larger_bags(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch)
+    plan = make_plan("das-mil", [1000, 50_000], 768, memory_gb=4)
+    seconds = [0.01 + 1e-5 * n + 1e-8 * n * n for n in (1000, 50_000)]
+    assert plan.seconds_per_epoch == pytest.approx(sum(seconds), rel=1e-3)
+    assert plan.seconds(50_000) == pytest.approx(seconds[1], rel=1e-3)
+    held = 4 * 770 * 51_000
+    assert plan.held_bytes == held
+    assert plan.peak_bytes == pytest.approx(310 * MB + held + 20_000 * 50_000, rel=1e-3)
+    # Three bags and the step must fit into 4 GB.
+    assert plan.largest_bag == pytest.approx((4096 - 310) * MB / (20_000 + 3 * 4 * 770), rel=2e-3)
+
+
+def test_large_cohorts_are_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch)
+    plan = make_plan("das-mil", [5000] * 400, 768, memory_gb=4)
+    assert plan.held_bytes == 3 * 4 * 770 * 5000
+    small = make_plan("das-mil", [5000] * 400, 768, memory_gb=4, settings={"memory_gb": 100})
+    assert small.held_bytes == 400 * 4 * 770 * 5000
+
+
+def test_a_real_probe(made: Path) -> None:
+    found = measure("das-mil", 300, 16, threads=1)
+    assert found.n == 300
+    assert found.seconds_per_bag > 0
+    assert found.base_bytes > 50 * MB
+
+
+def test_command(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake(monkeypatch)
+    arguments = ["plan", "--bags", str(made / "bags"), "--memory-gb", "2"]
+    app([*arguments, "--json"], exit_on_error=False, result_action="return_value")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["bags"] == 30
+    assert 60 <= answer["largest"] <= 90
+    app(arguments, exit_on_error=False, result_action="return_value")
+    printed = capsys.readouterr().out
+    assert "30 bags of" in printed
+    assert "instances fit into 2.0 GB" in printed
+    with pytest.raises(InputError, match="nothing to plan"):
+        app(["plan"], exit_on_error=False, result_action="return_value")
+
+
+def test_a_model_that_cannot_be_built_says_why() -> None:
+    with pytest.raises(InputError, match="cannot train on bags of 300 instances here"):
+        measure("das-mil", 300, 16, options={"pooling": "none"})

@@ -1,0 +1,86 @@
+"""Search chooses by validation bags alone, once for every fold, and does not repeat finished trials."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import dasmil.train.search as search_module
+from dasmil.cli import app
+from dasmil.errors import InputError
+from dasmil.train.search import parse_grid, search
+from dasmil.types import Bag
+
+pytest.importorskip("optuna")
+
+
+def bags(name: str, n: int, seed: int) -> list[Bag]:
+    """Class = sign of the first feature's mean: easy for a model that trains at all."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for i in range(n):
+        features = torch.randn(5, 3, generator=generator)
+        features[:, 0] += 2 * (i % 2) - 1
+        found.append(Bag(features, torch.rand(5, 2, generator=generator), "um", f"{name}-{i}", label=i % 2))
+    return found
+
+
+def test_best_setting_wins_and_finished_trials_are_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    original = search_module.fit
+
+    def counting(*arguments: object, **settings: object) -> object:
+        calls.append([(spec.lr, spec.weight_decay) for spec in settings["runs"]])  # type: ignore[attr-defined]
+        return original(*arguments, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(search_module, "fit", counting)
+    grid = {"lr": [1e-7, 3e-2], "dropout": [0.1, 0.2]}
+    options = {"journal": tmp_path / "journal", "settings": {"epochs": 6}, "metric": "loss"}
+    train, val = bags("train", 20, 0), bags("val", 12, 1)
+    trials = search("sa", train, val, grid, **options)  # type: ignore[arg-type]
+    assert trials[0].settings["lr"] == 3e-2
+    assert {trial.settings["lr"] for trial in trials[2:]} == {1e-7}
+    assert calls == [[(1e-7, 0.01), (3e-2, 0.01)]] * 2  # learning rates together, dropout apart
+    again = search("sa", train, val, grid, **options)  # type: ignore[arg-type]
+    assert again == trials
+    assert len(calls) == 2
+    search("sa", train, val, {**grid, "dropout": [0.1, 0.2, 0.3]}, **options)  # type: ignore[arg-type]
+    assert len(calls) == 3  # only the new value
+    search("sa", train, val[:10], grid, **options)  # type: ignore[arg-type]
+    assert len(calls) == 5  # other bags: old scores do not count
+
+
+def test_nested_command(made: Path, tmp_path: Path) -> None:
+    arguments = [
+        "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool", "--folds", 3,
+        "--grid", "lr=1e-2,1e-3", "--epochs", 1, "--seeds", 2, "--out", tmp_path / "s",
+    ]  # fmt: skip
+    app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+    record = json.loads((tmp_path / "s" / "search.json").read_text())
+    assert len(record["rounds"]) == 3
+    for k, round_ in enumerate(record["rounds"]):
+        assert round_["trials"][0]["settings"] == round_["chosen"]
+        assert round_["score"] == max(trial["score"] for trial in round_["trials"])
+        config = json.loads((tmp_path / "s" / f"fold-{k}" / "config.json").read_text())
+        assert config["training"]["lr"] == round_["chosen"]["lr"]
+    assert json.loads((tmp_path / "s" / "summary.json").read_text())["splits"]["test"]["n"] == 30
+
+
+def test_grid_names_are_checked() -> None:
+    assert parse_grid(["lr=1e-2,1e-3", "pooling=max,mean"], "das-mil") == {
+        "lr": [0.01, 0.001],
+        "pooling": ["max", "mean"],
+    }
+    with pytest.raises(InputError, match="Did you mean 'hidden'"):
+        parse_grid(["hiden=1"], "das-mil")
+    with pytest.raises(InputError, match="expected name=value,value"):
+        parse_grid(["lr"], "das-mil")
+    with pytest.raises(InputError, match="given twice"):
+        parse_grid(["lr=1", "lr=2"], "das-mil")
+    with pytest.raises(InputError, match="nothing to search"):
+        parse_grid([], "das-mil")

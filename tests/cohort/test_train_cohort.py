@@ -1,0 +1,121 @@
+"""`dasmil train` on one's own bags: splits and folds without leaks, and a test set that stays locked until asked."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from dasmil.cli import app
+from dasmil.errors import InputError
+
+
+def run(*arguments: object) -> int:
+    return app([str(a) for a in arguments], exit_on_error=False, result_action="return_value") or 0
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_split_train_evaluate_predict(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text((made / "labels.csv").read_text())
+    out = tmp_path / "run"
+    cohort = ("--bags", made / "bags", "--labels", labels)
+    assert run("train", *cohort, "--model", "mean-pool", "--epochs", 2, "--seeds", 2, "--out", out) == 0
+    data = read(out / "data.json")
+    held = data["held_out"]["test"]
+    used = {name: data["splits"][name]["bag_ids"] for name in data["splits"]}
+    assert set(used) == {"train", "val"}
+    assert len(held) + sum(map(len, used.values())) == 30
+    assert not set(held) & set(used["train"] + used["val"])
+    assert "test" not in read(out / "summary.json")["splits"]
+    assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
+
+    assert run("evaluate", out, "--json") == 0
+    answer = json.loads(capsys.readouterr().out.split("report.html\n")[-1])
+    assert answer["splits"]["test"]["n"] == len(held)
+    run("evaluate", out)
+    assert "evaluation number 2" in capsys.readouterr().err
+
+    assert run("predict", out, "--bags", made / "bags", "-o", tmp_path / "p.csv") == 0
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert [row["bag_id"] for row in rows] == [f"made-{i:04d}" for i in range(30)]
+    assert all(0 <= float(row["probability"]) <= 1 for row in rows)
+
+
+def test_folds_test_every_bag_once(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    cohort = ("--bags", made / "bags", "--labels", made / "labels.csv")
+    assert run("train", *cohort, "--model", "mean-pool", "--epochs", 1, "--folds", 3, "--out", out) == 0
+    tested = []
+    for k in range(3):
+        splits = read(out / f"fold-{k}" / "data.json")["splits"]
+        ids = {name: set(splits[name]["bag_ids"]) for name in ("train", "val", "test")}
+        assert len(set.union(*ids.values())) == 30
+        assert sum(map(len, ids.values())) == 30
+        tested += sorted(ids["test"])
+    assert sorted(tested) == [f"made-{i:04d}" for i in range(30)]
+    summary = read(out / "summary.json")
+    assert summary["folds"] == 3
+    assert summary["splits"]["test"]["n"] == 30
+    assert (out / "report.html").stat().st_size > 1000
+
+
+def test_split_column_is_obeyed(made: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    lines = (made / "labels.csv").read_text().splitlines()
+    names = ["train"] * 16 + ["val"] * 6 + ["test"] * 8
+    labels.write_text("\n".join([lines[0] + ",split", *(f"{a},{b}" for a, b in zip(lines[1:], names))]))
+    cohort = ("--bags", made / "bags", "--labels", labels)
+    assert run("train", *cohort, "--model", "max-pool", "--epochs", 1, "--test", "--out", tmp_path / "run") == 0
+    splits = read(tmp_path / "run" / "data.json")["splits"]
+    assert splits["train"]["bag_ids"] == [f"made-{i:04d}" for i in range(16)]
+    assert splits["test"]["bag_ids"] == [f"made-{i:04d}" for i in range(22, 30)]
+    assert len((tmp_path / "labels.csv.test-log.jsonl").read_text().splitlines()) == 1
+
+
+def test_three_classes_and_sections_per_patient(made: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    rows = [f"made-{i:04d},{'abc'[i // 2 % 3]},p{i // 2}" for i in range(30)]
+    labels.write_text("\n".join(["slide,label,patient", *rows]))
+    cohort = ("--bags", made / "bags", "--labels", labels, "--per-patient")
+    assert (
+        run("train", *cohort, "--model", "das-mil", "--epochs", 1, "--set", "restarts=0", "--out", tmp_path / "r") == 0
+    )
+    config = read(tmp_path / "r" / "config.json")
+    assert config["model"]["options"]["n_classes"] == 3
+    assert config["data"]["classes"] == ["a", "b", "c"]
+    assert config["model"]["options"]["unit"] == "um"
+    train = read(tmp_path / "r" / "data.json")["splits"]["train"]
+    assert train["instances"]["max"] > 90  # two slides of up to 90 tiles each
+
+
+def test_cells_of_a_table(tmp_path: Path) -> None:
+    lines = ["patient,x,y,kind"]
+    for patient in range(12):
+        lines += [f"p{patient},{(i * 7) % 50},{(i * 13) % 50},{'AB'[(i + patient) % 2]}" for i in range(8 + patient)]
+    cells = tmp_path / "cells.csv"
+    cells.write_text("\n".join(lines))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["patient_slide,label", *(f"p{i},{i % 2}" for i in range(12))]))
+    arguments = ("--bags", cells, "--bag-column", "patient", "--one-hot", "kind", "--unit", "px", "--mpp", 0.5)
+    arguments += ("--labels", labels, "--slide-column", "patient_slide")
+    assert run("train", *arguments, "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "run") == 0
+    config = read(tmp_path / "run" / "config.json")
+    assert config["data"]["cohort"]["categories"] == ["A", "B"]
+    assert config["model"]["options"]["in_features"] == 2
+
+
+def test_what_to_train_on_must_be_clear(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing to train on"):
+        run("train", "--out", tmp_path / "r")
+    with pytest.raises(InputError, match="--data and --bags were given"):
+        run("train", "--data", "mnist-bags", "--bags", made / "bags", "--out", tmp_path / "r")
+    with pytest.raises(InputError, match="no labels: give --labels"):
+        run("train", "--bags", made / "bags", "--out", tmp_path / "r")
+    with pytest.raises(InputError, match="also give --recipe camelyon16"):
+        run("train", "--features", made / "bags", "--out", tmp_path / "r")
