@@ -38,6 +38,9 @@ for _verb, _help in VERBS.items():
 def main() -> None:
     """Entry point: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
     try:
+        verb = sys.argv[1] if len(sys.argv) > 1 else ""
+        if verb in VERBS and app[verb].default_command is not None:
+            app[verb].help = None  # show the verb's docstring, with its examples, not the line of the list above
         result = app(exit_on_error=False)
         code = result if isinstance(result, int) else 0
     except CycloptsError:  # already shown, with the nearest command or option
