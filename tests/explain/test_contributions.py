@@ -103,8 +103,13 @@ def test_split_is_exact_and_agrees_with_the_dense_computation(options, pooling, 
     torch.testing.assert_close(split.features, by_features.sum((0, 1)), rtol=0, atol=1e-12)
     torch.testing.assert_close(split.distance, by_distance.sum((0, 1)), rtol=0, atol=1e-12)
     pair = by_features + by_distance
-    half = pair.abs() / 2
-    torch.testing.assert_close(split.pair_score, half.sum((0, 1)) + half.sum((0, 2)), rtol=0, atol=1e-12)
+    for score, half in (
+        (split.shared, pair / 2),
+        (split.strength, pair.abs() / 2),
+        (split.support, pair.clamp(min=0) / 2),
+    ):
+        torch.testing.assert_close(score, half.sum((0, 1)) + half.sum((0, 2)), rtol=0, atol=1e-12)
+    assert abs(float(split.shared.sum() - total)) < 1e-10
     assert split.absolute_features == pytest.approx(float(by_features.abs().sum()), abs=1e-12)
     assert split.absolute_distance == pytest.approx(float(by_distance.abs().sum()), abs=1e-12)
     torch.testing.assert_close(split.below, alpha.transpose(1, 2) @ weights, rtol=0, atol=1e-12)

@@ -174,7 +174,10 @@ def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int
         table.add_column(name, justify="left" if k < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a file or pipe has no edge to wrap at
+    console.print(table)
 
 
 def distances(run: Path, output: Path | None, json: bool) -> int:

@@ -96,7 +96,12 @@ class Account:
         if isinstance(structure, Stack):
             contributions, distance, share, last = self._split_stack(structure, w, target, top)
             pairs = last.pairs
-            scores = {"pairs": last.pair_score, "winner-attention": last.given}
+            scores = {
+                "shared": last.shared,
+                "support": last.support,
+                "pairs": last.strength,
+                "winner-attention": last.given,
+            }
         elif isinstance(structure, WeightedPooling):
             contributions = structure.weights * (structure.x @ w)
         else:

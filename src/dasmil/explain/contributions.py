@@ -23,14 +23,17 @@ from dasmil.types import Pair
 class LayerSplit:
     """sum_{h,i,f} weight_hif z_hif of one attention layer, split over the instances j that the rows look at.
 
-    features, distance: [n], what came from v_j and from bV_ij; pair_score: [n], half of each absolute pair contribution
-    to each of its ends; given: [n], the attention that the rows gave, mean over the rows; absolute_*: sums over pairs;
-    below: [h, n, o], the weights of the values v_j (for the layer below), if asked for.
+    features, distance: [n], what came from v_j and from bV_ij; shared, strength, support: [n], half of each pair
+    contribution to each of its two ends: with its sign, its absolute value, or only where it is positive;
+    given: [n], the attention that the rows gave, mean over the rows; absolute_*: sums over pairs; below: [h, n, o], the
+    weights of the values v_j (for the layer below), if asked for.
     """
 
     features: Tensor
     distance: Tensor
-    pair_score: Tensor
+    shared: Tensor
+    strength: Tensor
+    support: Tensor
     given: Tensor
     absolute_features: float
     absolute_distance: float
@@ -53,7 +56,7 @@ def pooling_weights(z: Tensor, weight: Tensor, pooling: str) -> Tensor:
 def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, below: bool = False) -> LayerSplit:
     """Split the weighted sum of a layer's outputs, weights [h, n, o]; rows without weight are never computed."""
     like = attention.value
-    features, distance, pair_score, given = (like.new_zeros(attention.n) for _ in range(4))
+    features, distance, shared, strength, support, given = (like.new_zeros(attention.n) for _ in range(6))
     down = torch.zeros_like(like) if below else None
     absolute_features = absolute_distance = 0.0
     pairs: list[Pair] = []
@@ -73,15 +76,24 @@ def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, belo
             given += rows.weights.sum(0)
             absolute_features += float(by_features.abs().sum())
             absolute_distance += float(by_distance.abs().sum())
-            half = pair.abs() / 2
-            pair_score += half.sum(0)
-            pair_score.index_add_(0, rows.index, half.sum(1))
+            for score, half in ((shared, pair / 2), (strength, pair.abs() / 2), (support, pair.clamp(min=0) / 2)):
+                score += half.sum(0)
+                score.index_add_(0, rows.index, half.sum(1))
             if down is not None:
                 down[head] += rows.weights.T @ g
             if top:
                 pairs = _strongest(pairs + _pairs(attention, rows, pair, by_distance, top), top)
     return LayerSplit(
-        features, distance, pair_score, given / max(n_rows, 1), absolute_features, absolute_distance, tuple(pairs), down
+        features=features,
+        distance=distance,
+        shared=shared,
+        strength=strength,
+        support=support,
+        given=given / max(n_rows, 1),
+        absolute_features=absolute_features,
+        absolute_distance=absolute_distance,
+        pairs=tuple(pairs),
+        below=down,
     )
 
 

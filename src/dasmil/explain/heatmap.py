@@ -19,7 +19,9 @@ PERCENTILE = 99.5
 SCORE_LABELS = {
     "contribution": "contribution to the logit",
     "distance": "contribution that came from distance",
-    "pairs": "half of the absolute pair contributions",
+    "shared": "contribution, half to each end of a pair",
+    "support": "support for the class, half to each end of a pair",
+    "pairs": "strength of pairs, half to each end",
     "attention": "attention received (mean over rows)",
     "winner-attention": "attention from the winning rows (mean)",
 }
@@ -27,7 +29,7 @@ SCORE_LABELS = {
 
 def is_signed(name: str) -> bool:
     """Whether a score has a meaningful zero with both signs."""
-    return name in ("contribution", "distance")
+    return name in ("contribution", "shared", "distance")
 
 
 def limits(values: np.ndarray, signed: bool) -> tuple[float, float, str]:

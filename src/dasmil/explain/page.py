@@ -160,7 +160,7 @@ def _pairs(bag: Bag, explanation: Explanation) -> tuple[list[tuple[str, str]], l
     for p in explanation.pairs[:SHOWN_PAIRS]:
         row = [(_name(bag, p.i), ""), (_name(bag, p.j), "")]
         row += [(str(p.head), "")] if heads else []
-        row += [(f"{p.contribution:+.3f}", _signed_class(p.contribution)), (f"{p.distance_part:+.3f}", "")]
+        row += [(f"{p.contribution:+.4f}", _signed_class(p.contribution)), (f"{p.distance_part:+.4f}", "")]
         row += [(f"{p.weight:.3f}", ""), ("other section" if p.distance is None else f"{p.distance:,.1f}", "")]
         row += [("-" if p.phi is None else f"{p.phi:.3f}", "")]
         rows.append(row)
