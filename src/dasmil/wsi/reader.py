@@ -14,8 +14,8 @@ import numpy as np
 
 from dasmil.errors import DasmilError, DataError
 from dasmil.wsi.resolution import choose_pixel_size
-from dasmil.wsi.sources import OpenSlideSource, PictureSource, Source, need
-from dasmil.wsi.tiff_source import TiffSource
+from dasmil.wsi.sources import PictureSource, Source, need
+from dasmil.wsi.tiff_source import TiffSource, open_with_openslide
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -161,11 +161,13 @@ class Slide:
             image, x, y = self._source.read(index, round(left), round(top), size[0], size[1])
             if abs(x - left) < 1e-3 and abs(y - top) < 1e-3:
                 return image
-        margin = math.ceil(max(ratio, 1.0)) + 1  # the filter reaches one output pixel over the edge
-        x0, y0 = math.floor(left) - margin, math.floor(top) - margin
-        x1, y1 = math.ceil(left + width) + margin, math.ceil(top + height) + margin
+        # Whole pixels around the region and no more: the filter ends at the edge, no neighbours are decoded for it.
+        margin = 0 if self.levels[index].exact else 1
+        x0, y0 = math.floor(left + 1e-6) - margin, math.floor(top + 1e-6) - margin
+        x1, y1 = math.ceil(left + width - 1e-6) + margin, math.ceil(top + height - 1e-6) + margin
         image, x, y = self._source.read(index, x0, y0, x1 - x0, y1 - y0)
-        box = (left - x, top - y, left - x + width, top - y + height)
+        right, bottom = min(left - x + width, image.width), min(top - y + height, image.height)
+        box = (max(left - x, 0.0), max(top - y, 0.0), right, bottom)
         return image.resize(size, images.Resampling.BILINEAR, box=box)
 
 
@@ -224,7 +226,7 @@ def _readers(path: Path) -> Iterator[tuple[str, Callable[[Path], Source]]]:
     if is_tiff and _hides_levels(path):
         yield "tifffile", TiffSource
         return
-    yield "OpenSlide", OpenSlideSource
+    yield "OpenSlide", open_with_openslide
     if is_tiff:
         yield "tifffile", TiffSource
 
@@ -232,11 +234,11 @@ def _readers(path: Path) -> Iterator[tuple[str, Callable[[Path], Source]]]:
 def _hides_levels(path: Path) -> bool:
     """OME-TIFF and TIFF with levels in SubIFDs: OpenSlide would open some of them, but not see their coarser levels."""
     tifffile, openslide = need("tifffile", "tifffile"), need("openslide-python", "openslide")
+    if openslide.OpenSlide.detect_format(str(path)) not in (None, "generic-tiff"):
+        return False  # a scanner's own layout, which OpenSlide knows better
     try:
         with tifffile.TiffFile(path) as file:
-            if file.is_ome:
-                return True
-            return bool(file.pages[0].subifds) and openslide.OpenSlide.detect_format(path) in (None, "generic-tiff")
+            return bool(file.is_ome or file.pages[0].subifds)
     except Exception:  # damaged: the readers themselves say how
         return False
 

@@ -27,6 +27,8 @@ class Level:
     width: int
     height: int
     downsample: float
+    exact: bool = True
+    """Whether regions begin where they are asked to, and not up to half a level-0 pixel beside it."""
 
 
 class Source(Protocol):
@@ -80,8 +82,12 @@ class OpenSlideSource:
         self._slide = openslide.OpenSlide(str(path))
         self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
         sizes = self._slide.level_dimensions
-        self.levels = [Level(w, h, true_downsample(sizes[0], (w, h))) for w, h in sizes]
         self._factors = self._slide.level_downsamples
+        self.levels = [
+            Level(w, h, true_downsample(sizes[0], (w, h)), exact=factor == int(factor))
+            for (w, h), factor in zip(sizes, self._factors, strict=True)
+        ]
+        self.vendor = self._slide.properties.get("openslide.vendor")
         self.resolution = from_properties(dict(self._slide.properties))
 
     def read(self, level: int, x: int, y: int, width: int, height: int) -> tuple[Image, float, float]:
