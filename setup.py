@@ -1,4 +1,4 @@
-"""Builds the attention kernel when there is a C++ compiler; without one the package installs and works without it."""
+"""Builds the CPU kernels when there is a C++ compiler; without one the package installs and works without them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNEL = "src/dasmil/ops/das_attention/kernel"
+KERNELS = {  # library: folder with dispatch.cpp, portable.cpp and avx2.cpp
+    "dasmil.ops.das_attention._kernel": "src/dasmil/ops/das_attention/kernel",
+    "dasmil.nn._kernel": "src/dasmil/nn/kernel",
+}
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-fno-tree-slp-vectorize", "-Wno-psabi"]
 X86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
@@ -29,6 +32,7 @@ class BuildKernel(build_ext):
             self._build(ext, [])
 
     def _build(self, ext: Extension, openmp: list[str]) -> None:
+        folder = KERNELS[ext.name]
         files = {"dispatch.cpp": ["-DDAS_WITH_AVX2"] if X86 else [], "portable.cpp": []}
         if X86:
             files["avx2.cpp"] = ["-mavx2", "-mfma"]
@@ -36,10 +40,10 @@ class BuildKernel(build_ext):
             path
             for name, flags in files.items()
             for path in self.compiler.compile(
-                [f"{KERNEL}/{name}"],
+                [f"{folder}/{name}"],
                 output_dir=self.build_temp,
                 extra_postargs=[*FLAGS, *openmp, *flags],
-                depends=glob.glob(f"{KERNEL}/*.h"),
+                depends=glob.glob(f"{folder}/*.h"),
             )
         ]
         target = self.get_ext_fullpath(ext.name)
@@ -48,6 +52,8 @@ class BuildKernel(build_ext):
 
 setup(
     # optional: a failing compiler is reported and the installation goes on.
-    ext_modules=[Extension("dasmil.ops.das_attention._kernel", sorted(glob.glob(f"{KERNEL}/*.cpp")), optional=True)],
+    ext_modules=[
+        Extension(name, sorted(glob.glob(f"{folder}/*.cpp")), optional=True) for name, folder in KERNELS.items()
+    ],
     cmdclass={"build_ext": BuildKernel},
 )
