@@ -68,10 +68,12 @@ def _learning_panel(axis: Axes, panel: Panel) -> None:
     labelled = len(panel.series) > 1
     ends: list[tuple[float, str, str]] = []
     for series in panel.series:
+        none_fitted = all(line.stuck for line in series.lines)
         for line in series.lines:
+            dashed = line.stuck and not none_fitted
             axis.plot(line.x, line.y, color=series.colour, alpha=0.9 if len(series.lines) < 4 else 0.65,
-                      linestyle=(0, (4, 2)) if line.stuck else "-", linewidth=1.1)  # fmt: skip
-            if line.stuck and len(line.y):
+                      linestyle=(0, (4, 2)) if dashed else "-", linewidth=1.1)  # fmt: skip
+            if dashed and len(line.y):
                 ends.append((float(line.y[-1]), f"{line.name} not fitted", series.colour))
         finals = [float(line.y[-1]) for line in series.lines if len(line.y) and np.isfinite(line.y[-1])]
         if labelled and finals:
@@ -233,7 +235,7 @@ class Score:
 def scores(rows: Sequence[Score], xlabel: str) -> Figure:
     """Mean with interval, seeds as rings, the paper's value as a thin tick; one row for each model or fold."""
     with look():
-        figure, (axis,) = new_figure(520, 62 + 34 * len(rows))
+        figure, (axis,) = new_figure(470, 62 + 34 * len(rows))
         for y, row in enumerate(rows):
             if row.interval is not None:
                 axis.plot(row.interval, [y, y], color=row.colour, linewidth=5, alpha=0.28, solid_capstyle="butt")

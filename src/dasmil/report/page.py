@@ -17,11 +17,12 @@ from dasmil.report.style import css_variables, to_svg
 
 @dataclass(frozen=True)
 class Headline:
-    """A result in large figures: what it is, its value, and below it how far to trust it."""
+    """A result in large figures: what it is, its value, and below it how far to trust it; role: of its colour."""
 
     name: str
     value: str
     note: str
+    role: str = "accent"
 
 
 @dataclass(frozen=True)

@@ -5,49 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dasmil.report import figures
-from dasmil.report.curves import confusion_counts, roc_curve
+from dasmil.report.curves import Roc, confusion_counts, roc_curve
 from dasmil.report.figures import UNIT_SYMBOL, Line, Panel, Phi, Series, Truth
 from dasmil.report.page import Picture, picture
-from dasmil.report.run import Predictions, Run
+from dasmil.report.run import Run
 from dasmil.report.style import ACCENT, CLASS_COLOURS
 from dasmil.report.words import decimal, display_name, interval_text, plural, seed_name
 
 
-def ensemble(parts: Sequence[Predictions]) -> NDArray[np.float64]:
-    """Mean probability over seeds."""
-    return np.mean([part.probabilities for part in parts], axis=0)
-
-
-def predicted(run: Run, probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Classes from mean probabilities: at the chosen threshold, or the largest."""
-    if probabilities.ndim == 1:
-        return (probabilities >= run.threshold).astype(np.int64)
-    return probabilities.argmax(1).astype(np.int64)
-
-
-def labelled(parts: Sequence[Predictions]) -> NDArray[np.bool_]:
-    return parts[0].labels >= 0
-
-
 def roc_picture(run: Run, split: str) -> Picture | None:
     """The ROC of a split with its band; one curve per class, against the rest, for more than two."""
-    parts = run.pooled(split)
+    parts = run.per_seed(split)
     if not parts:
         return None
-    known = labelled(parts)
-    truth = parts[0].labels[known]
-    curves = []
-    if run.classes == 2:
-        curve = roc_curve(truth == 1, [p.probabilities[known] for p in parts])
-        scored = run.summary["splits"][split]
-        text = f"AUROC {decimal(scored['mean'].get('auroc'))}"
-        if interval := interval_text(scored.get("interval", {}).get("auroc")):
-            text += f" ({interval})"
-        curves = [(text, curve, ACCENT)] if curve else []
-    else:
+    known = parts[0].labels >= 0
+    curves = roc_curves(run, split) if run.classes == 2 else []
+    if run.classes > 2:
+        truth = parts[0].labels[known]
         for c, name in enumerate(run.class_names):
             curve = roc_curve(truth == c, [p.probabilities[known][:, c] for p in parts])
             if curve:
@@ -58,16 +34,30 @@ def roc_picture(run: Run, split: str) -> Picture | None:
     return picture(figures.roc(curves), f"ROC curve, {split}", f"{split}, {plural(int(known.sum()), 'bag')}.{rest}")
 
 
+def roc_curves(run: Run, split: str, colour: str = ACCENT, name: str = "AUROC") -> list[tuple[str, Roc, str]]:
+    """The labelled ROC curve of a run with two classes, as figures.roc takes it; empty when one class is missing."""
+    parts = run.per_seed(split)
+    known = parts[0].labels >= 0
+    curve = roc_curve(parts[0].labels[known] == 1, [p.probabilities[known] for p in parts])
+    if curve is None:
+        return []
+    scored = run.summary["splits"][split]
+    interval = interval_text(scored.get("interval", {}).get("auroc"))
+    text = f"{name} {decimal(scored['mean'].get('auroc'))}" + (f" ({interval})" if interval else "")
+    return [(text, curve, colour)]
+
+
 def confusion_picture(run: Run, split: str, title: str = "Confusion matrix") -> Picture | None:
     """Counts at the chosen threshold, by the mean probability of the seeds."""
-    parts = run.pooled(split)
-    if not parts or not labelled(parts).any():
+    found = run.ensemble(split)
+    if found is None or not (found.labels >= 0).any():
         return None
-    known = labelled(parts)
-    classes = predicted(run, ensemble(parts))
-    counts = confusion_counts(parts[0].labels[known], classes[known], run.classes)
+    known = found.labels >= 0
+    counts = confusion_counts(found.labels[known], found.predictions[known], run.classes)
     how = f"Threshold {run.threshold:.2f}" if run.classes == 2 else "Most probable class"
-    who = "by the mean probability of the seeds" if len(parts) > 1 else ""
+    if run.folds and run.classes == 2:
+        how = "At the threshold of each fold"
+    who = "by the mean probability of the seeds" if len(run.per_seed(split)) > 1 else ""
     caption = ", ".join(filter(None, [how, who, split])) + "."
     return picture(figures.confusion(counts, run.class_names, title), f"Confusion matrix, {split}", caption)
 

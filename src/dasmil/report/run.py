@@ -80,7 +80,7 @@ class Run:
 
     @property
     def threshold(self) -> float:
-        """Where the mean probability of the seeds becomes a positive prediction."""
+        """Where the mean probability of the seeds becomes a positive prediction (of a cross-validation: per fold)."""
         found = self.summary.get("threshold", 0.5)
         found = found.get("ensemble", 0.5) if isinstance(found, dict) else found
         return float(found) if isinstance(found, (int, float)) else 0.5
@@ -109,12 +109,23 @@ class Run:
         """The seeds of this run, or of all its folds."""
         return self.seeds or [seed for fold in self.folds for seed in fold.seeds]
 
-    def pooled(self, split: str) -> list[Predictions]:
+    def per_seed(self, split: str) -> list[Predictions]:
         """Predictions for a split, one item per seed; of a cross-validation, the folds' bags put together."""
         if self.seeds:
             return [seed.predictions[split] for seed in self.seeds if split in seed.predictions]
-        per_fold = [fold.pooled(split) for fold in self.folds]
-        return [_joined(parts) for parts in zip(*per_fold)]
+        return [_joined(parts) for parts in zip(*(fold.per_seed(split) for fold in self.folds))]
+
+    def ensemble(self, split: str) -> Predictions | None:
+        """The mean probability of the seeds, and the class at the chosen threshold; each fold has its own."""
+        if not self.seeds:
+            parts = [part for fold in self.folds if (part := fold.ensemble(split))]
+            return _joined(parts) if parts else None
+        parts = self.per_seed(split)
+        if not parts:
+            return None
+        mean = np.mean([part.probabilities for part in parts], axis=0)
+        classes = (mean >= self.threshold).astype(np.int64) if mean.ndim == 1 else mean.argmax(1).astype(np.int64)
+        return Predictions(parts[0].bag_ids, parts[0].labels, mean, classes)
 
 
 def read_run(path: str | Path) -> Run:
@@ -122,21 +133,29 @@ def read_run(path: str | Path) -> Run:
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; expected a run directory, as `dasmil train --out` writes it")
+    fold_folders = _numbered(folder, "fold")
+    if fold_folders and not (folder / "config.json").exists():  # a cross-validation keeps everything in its folds
+        folds = [read_run(fold) for fold in fold_folders]
+        first = folds[0]
+        return Run(folder, first.config, first.data, first.versions, _summary(folder), [], folds)
     config = _json(folder, "config.json")
     for section, name in (("model", "name"), ("training", None), ("data", None)):
         part = config.get(section)
         if not isinstance(part, dict) or (name and name not in part):
-            raise _broken(folder / "config.json", f"it has no {section!r} section that names what was run")
-    summary = _json(folder, "summary.json")
-    if not isinstance(summary.get("splits"), dict) or not summary["splits"]:
-        raise _broken(folder / "summary.json", "it has no scored splits")
-    folds = [read_run(fold) for fold in _numbered(folder, "fold")]
+            raise _broken(folder / "config.json", f"it has no section {section!r} that says what was run")
+    summary = _summary(folder)
     seeds = [_read_seed(seed) for seed in _numbered(folder, "seed")]
-    if not seeds and not folds:
+    if not seeds:
         raise _broken(folder, "it holds no seed-K folder")
-    data = _json(folder, "data.json") if seeds or (folder / "data.json").exists() else folds[0].data
-    versions = _json(folder, "versions.json") if seeds or (folder / "versions.json").exists() else folds[0].versions
-    return Run(folder, config, data, versions, summary, seeds, folds)
+    return Run(folder, config, _json(folder, "data.json"), _json(folder, "versions.json"), summary, seeds)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    summary = _json(folder, "summary.json")
+    splits = summary.get("splits")
+    if not isinstance(splits, dict) or not splits or not all({"n", "mean"} <= set(part) for part in splits.values()):
+        raise _broken(folder / "summary.json", "it has no scored splits")
+    return summary
 
 
 def _read_seed(folder: Path) -> Seed:

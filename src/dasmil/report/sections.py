@@ -10,7 +10,6 @@ import numpy as np
 from dasmil.report import figures
 from dasmil.report.figures import Score
 from dasmil.report.page import BagRow, BagTable, Cell, Column, Folded, Headline, Section, Table, picture
-from dasmil.report.pictures import ensemble, predicted
 from dasmil.report.run import Run
 from dasmil.report.words import METRIC_NAMES, decimal, interval_text, plural, protocol_text
 
@@ -81,25 +80,28 @@ def bags_section(run: Run, extra: str = "") -> Section:
     binary = run.classes == 2
     names = run.class_names
     columns = [Column("Bag"), Column("Split"), Column("True"), Column("Predicted"),
-               Column("Probability of positive" if binary else "Confidence", True), Column("± over seeds", True),
+               Column(f"Probability of {names[1]}" if binary else "Confidence", True), Column("± over seeds", True),
                Column("Seeds right", True)]  # fmt: skip
     rows: list[BagRow] = []
     total = 0
-    splits = [split for split in run.splits if run.pooled(split)]
-    for split in splits:
-        parts = run.pooled(split)
-        mean = ensemble(parts)
-        classes = predicted(run, mean)
-        spread = np.std([p.probabilities for p in parts], axis=0, ddof=1) if len(parts) > 1 else np.zeros_like(mean)
+    splits: list[str] = []
+    for split in run.splits:
+        parts, found = run.per_seed(split), run.ensemble(split)
+        if found is None:
+            continue
+        splits.append(split)
+        total += len(found.labels)
+        spread = np.std([p.probabilities for p in parts], axis=0, ddof=1) if len(parts) > 1 else found.probabilities
         right = np.sum([p.predictions == p.labels for p in parts], axis=0)
-        total += len(classes)
-        for i, bag_id in enumerate(parts[0].bag_ids[: max(0, MAX_BAG_ROWS - len(rows))]):
-            label, found = int(parts[0].labels[i]), int(classes[i])
-            p, s = (mean[i], spread[i]) if binary else (mean[i, found], spread[i, found])
-            true = names[label] if 0 <= label < len(names) else "–"
-            cells = [bag_id, split, true, names[found], f"{p:.3f}", f"{s:.3f}" if len(parts) > 1 else "–",
-                     f"{right[i]}/{len(parts)}" if label >= 0 else "–"]  # fmt: skip
-            rows.append(BagRow(split, cells, label >= 0 and label != found))
+        for i, bag_id in enumerate(found.bag_ids[: max(0, MAX_BAG_ROWS - len(rows))]):
+            label, guess = int(found.labels[i]), int(found.predictions[i])
+            at = i if binary else (i, guess)
+            cells = [
+                bag_id, split, names[label] if 0 <= label < len(names) else "–", names[guess],
+                f"{found.probabilities[at]:.3f}", f"{spread[at]:.3f}" if len(parts) > 1 else "–",
+                f"{right[i]}/{len(parts)}" if label >= 0 else "–",
+            ]  # fmt: skip
+            rows.append(BagRow(split, cells, label >= 0 and label != guess))
     note = "Click a column to sort by it. Wrong predictions are orange."
     if total > len(rows):
         note += f" The first {len(rows):,} of {total:,} bags are shown; predictions.csv has all."

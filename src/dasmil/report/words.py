@@ -58,10 +58,12 @@ def stuck_notice(run: Run) -> str | None:
     stuck = [seed for seed in run.all_seeds if seed.stuck]
     if not stuck:
         return None
+    if len(stuck) == len(run.all_seeds):
+        return "no run fitted the training bags: the training loss stayed high with every seed."
     names = ", ".join(seed_name(seed, run) for seed in stuck)
     return (
         f"{len(stuck)} of {plural(len(run.all_seeds), 'run')} did not fit the training bags ({names}): "
-        "their training loss stayed high. They are counted in every figure and drawn dashed."
+        "the training loss stayed high. They are counted in every figure and drawn dashed."
     )
 
 

@@ -1,0 +1,81 @@
+"""`dasmil demo` through its real entry point, in a small form."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DASMIL = Path(sys.executable).with_name("dasmil")
+
+
+def run_demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    small = ["--epochs", "2", "--seeds", "2", "--bags", "20"]
+    return subprocess.run(
+        [DASMIL, "demo", *small, *map(str, arguments)],
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    out = tmp_path_factory.mktemp("demo") / "out"
+    return out, run_demo("--out", out)
+
+
+def test_it_trains_both_models_and_ends_with_table_and_path(finished: tuple[Path, subprocess.CompletedProcess[str]]):
+    out, done = finished
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == str(out / "report.html")
+    for model, name, paper in (("das-mil", "DAS-MIL", "0.958 ± 0.013"), ("sa", "self-attention", "0.848 ± 0.024")):
+        scored = json.loads((out / model / "summary.json").read_text())["splits"]["test-large"]
+        assert scored["n"] == 20
+        row = next(line for line in lines if line.startswith(name))
+        assert f"{scored['mean']['balanced_accuracy']:.3f} ± {scored['std']['balanced_accuracy']:.3f}" in row
+        assert f"{scored['mean']['auroc']:.3f} ± {scored['std']['auroc']:.3f}" in row
+        assert paper in row
+    assert "DAS-MIL epoch 2/2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_page_shows_what_the_issue_asks_for(finished: tuple[Path, subprocess.CompletedProcess[str]]):
+    out, _ = finished
+    text = (out / "report.html").read_text()
+    labels = re.findall(r'aria-label="([^"]+)"', text)
+    pictures = ("A positive and a negative collage", "Attention map", "Learned distance function phi")
+    assert tuple(labels[:3]) == pictures
+    assert {"Learning curves", "ROC curves", "Confusion matrix, test-large"} <= set(labels)
+    assert ">80 px<" in text
+    summary = json.loads((out / "das-mil" / "summary.json").read_text())["splits"]["test-large"]
+    assert f"{summary['mean']['balanced_accuracy']:.3f}" in text
+    assert not re.search(r"https?:|<link|<img|\bsrc=", text)
+    assert "mnist-collage/test-large/0000" in text
+
+
+def test_a_second_demo_replaces_the_first_and_nothing_else(finished: tuple[Path, subprocess.CompletedProcess[str]]):
+    out, _ = finished
+    (out / "notes.txt").write_text("mine")
+    done = run_demo("--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["report"] == str(out / "report.html")
+    assert found["runs"]["sa"]["splits"]["test-large"]["n"] == 20
+    assert found["paper"]["das-mil"]["auroc"] == [0.992, 0.009]
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_that_is_not_a_demo_is_left_alone(tmp_path: Path):
+    (tmp_path / "sa").mkdir()
+    (tmp_path / "sa" / "config.json").write_text("{}")
+    done = run_demo("--out", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert "was not made by dasmil demo" in done.stderr
+    assert (tmp_path / "sa" / "config.json").exists()
+    assert not (tmp_path / "das-mil").exists()

@@ -1,0 +1,226 @@
+"""The report page says what the run directory says, and needs no other file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dasmil.errors import DataError
+from dasmil.report import write_report
+
+
+class Rows(HTMLParser):
+    """Cells of every table row, and all text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._in_cell = True
+        elif tag == "br" and self._in_cell:
+            self.rows[-1][-1] += " "
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._in_cell:
+            self.rows[-1][-1] += data
+
+
+def predictions(run: Path, split: str) -> dict[str, list[dict[str, str]]]:
+    """Bag -> its rows, one per seed."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for seed in sorted(run.glob("seed-*")):
+        with (seed / "predictions.csv").open(newline="") as file:
+            for row in csv.DictReader(file):
+                if row["split"] == split:
+                    found.setdefault(row["bag_id"], []).append(row)
+    return found
+
+
+def test_scores_in_the_page_are_those_of_the_summary(trained: Path, pages: dict[str, str]):
+    page = Rows(pages["binary"])
+    summary = json.loads((trained / "binary" / "summary.json").read_text())
+    names = {"balanced_accuracy": "Balanced accuracy", "auroc": "AUROC", "brier": "Brier score"}
+    splits = ["test", "val", "train"]
+    header = next(row for row in page.rows if row[1:] == [f"{s}, 16 bags" for s in splits])
+    assert header[0] == ""
+    for metric, name in names.items():
+        cells = next(row for row in page.rows if row and row[0] == name)
+        for split, cell in zip(splits, cells[1:], strict=True):
+            scored = summary["splits"][split]
+            low, high = scored["interval"][metric]
+            assert cell == f"{scored['mean'][metric]:.3f} ± {scored['std'][metric]:.3f} {low:.3f}–{high:.3f}"
+    scored = summary["splits"]["test"]
+    assert "DAS-MIL on slides: 2 seeds, 3 epochs over 16 training bags." in page.text
+    assert "Measured on test: 16 bags, 8 of them positive; 2 seeds." in page.text
+    low, high = scored["interval"]["auroc"]
+    assert f"{scored['mean']['auroc']:.3f}\n95 % interval {low:.3f}–{high:.3f}" in re.sub(r"\n+", "\n", page.text)
+
+
+def test_every_bag_is_listed_with_its_mean_probability(trained: Path, pages: dict[str, str]):
+    run = trained / "binary"
+    page = Rows(pages["binary"])
+    threshold = json.loads((run / "summary.json").read_text())["threshold"]["ensemble"]
+    listed = {row[0]: row for row in page.rows if len(row) == 7 and row[1] in ("train", "val", "test")}
+    assert len(listed) == 48
+    for split in ("train", "val", "test"):
+        for bag_id, rows in predictions(run, split).items():
+            values = np.array([float(row["probability"]) for row in rows])
+            label = int(rows[0]["label"])
+            right = sum(int(row["prediction"]) == label for row in rows)
+            guess = int(values.mean() >= threshold)
+            names = ("negative", "positive")
+            expected = [bag_id, split, names[label], names[guess], f"{values.mean():.3f}", f"{values.std(ddof=1):.3f}"]
+            assert listed[bag_id] == [*expected, f"{right}/2"]
+
+
+@pytest.mark.parametrize("name", ["binary", "three", "folds"])
+def test_the_page_needs_no_other_file(pages: dict[str, str], name: str):
+    text = pages[name]
+    assert not re.search(r"https?:|//cdn|<link|<img|@import|\bsrc=", text)
+    references = re.findall(r'(?:href="|url\()([^")]+)', text)
+    assert references
+    assert all(reference.startswith(("#", "data:")) for reference in references)
+    identifiers = re.findall(r'\bid="([^"]+)"', text)
+    assert len(identifiers) == len(set(identifiers))
+    assert {r[1:] for r in references if r.startswith("#")} <= set(identifiers)
+    assert "prefers-color-scheme:dark" in text
+    assert re.search(r"stroke: var\(--accent\)", text)
+
+
+def test_text_from_the_data_is_escaped(pages: dict[str, str]):
+    text = pages["binary"]
+    assert "<b>test</b>" not in text
+    assert "&lt;b&gt;test&lt;/b&gt;-0" in text
+
+
+def test_the_learned_distance_is_that_of_the_run(trained: Path, pages: dict[str, str]):
+    text = Rows(pages["binary"]).text
+    middles = [
+        json.loads((trained / "binary" / f"seed-{k}" / "status.json").read_text())["learned_distances"][0]["midpoint"]
+        for k in (0, 1)
+    ]
+    assert f"Halfway at {min(middles):.0f}–{max(middles):.0f} µm" in text
+    assert "true threshold" not in text
+
+
+def test_several_classes(trained: Path, pages: dict[str, str]):
+    run = trained / "three"
+    page = Rows(pages["three"])
+    assert "Learned φ" not in page.text
+    assert "18 bags, 3 classes (means over the classes)" in page.text
+    counts = np.zeros((3, 3), int)
+    names = ["A & O", "B", "C"]
+    listed = {row[0]: row for row in page.rows if len(row) == 7 and row[1] == "test"}
+    for bag_id, rows in predictions(run, "test").items():
+        mean = np.mean([[float(row[f"probability_{c}"]) for c in range(3)] for row in rows], axis=0)
+        counts[int(rows[0]["label"]), mean.argmax()] += 1
+        assert listed[bag_id][2:5] == [names[int(rows[0]["label"])], names[mean.argmax()], f"{mean.max():.3f}"]
+    matrix = re.search(r"Confusion matrix.*?</svg>", pages["three"], re.DOTALL)
+    assert matrix
+    shown = [int(text) for text in re.findall(r">(\d+)</text>", matrix[0])]
+    assert shown == counts.flatten().tolist()
+
+
+def test_a_cross_validation_pools_its_folds(trained: Path, pages: dict[str, str]):
+    page = Rows(pages["folds"])
+    summary = json.loads((trained / "folds" / "summary.json").read_text())
+    assert "2 folds, 2 seeds each" in page.text
+    assert f"{summary['splits']['test']['mean']['auroc']:.3f}" in page.text
+    assert "Measured on test: 24 bags" in page.text
+    listed = [row for row in page.rows if len(row) == 7 and row[1] == "test"]
+    assert sorted(row[0] for row in listed) == sorted(f"fold{f}-{i}" for f in (0, 1) for i in range(12))
+    for fold in (0, 1):
+        threshold = json.loads((trained / "folds" / f"fold-{fold}" / "summary.json").read_text())["threshold"][
+            "ensemble"
+        ]
+        for bag_id, rows in predictions(trained / "folds" / f"fold-{fold}", "test").items():
+            mean = np.mean([float(row["probability"]) for row in rows])
+            row = next(row for row in listed if row[0] == bag_id)
+            assert row[3] == ("positive" if mean >= threshold else "negative")
+    assert {"fold-0, 12 bags", "fold-1, 12 bags"} <= set(re.findall(r"fold-\d, 12 bags", page.text))
+
+
+def test_seeds_that_did_not_fit_are_called_out(binary: Path):
+    for seed, fitted in ((0, True), (1, False)):
+        status = json.loads((binary / f"seed-{seed}" / "status.json").read_text())
+        (binary / f"seed-{seed}" / "status.json").write_text(json.dumps({**status, "fitted": fitted}))
+    text = write_report(binary).read_text()
+    assert "1 of 2 runs did not fit the training bags (seed 1)" in text
+    assert "seed 1 not fitted" in text
+    (binary / "seed-0" / "status.json").write_text(json.dumps({**status, "fitted": False}))
+    assert "No run fitted the training bags" in write_report(binary).read_text()
+
+
+def test_without_test_bags_the_page_warns(binary: Path):
+    summary = json.loads((binary / "summary.json").read_text())
+    del summary["splits"]["test"]
+    (binary / "summary.json").write_text(json.dumps(summary))
+    text = write_report(binary).read_text()
+    assert "Measured on val" in text
+    assert "These are validation bags, not a test set" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", None, "config.json is missing"),
+        ("summary.json", None, "summary.json is missing"),
+        ("summary.json", "{", "cannot be read"),
+        ("summary.json", '{"splits": {}}', "no scored splits"),
+        ("config.json", '{"model": {}}', "no section 'model'"),
+        ("data.json", "[]", "expected an object"),
+        ("seed-1/predictions.csv", None, "predictions.csv is missing"),
+        ("seed-1/predictions.csv", "", "it is empty"),
+        ("seed-1/predictions.csv", "bag_id,split\na,test\n", "lacks the columns label, prediction, probability"),
+        ("seed-0/metrics.csv", "epoch,lr\n1\n", "line 2 has 1 values, expected 2"),
+        ("seed-0/predictions.csv", "bag_id,split,label,probability,prediction\na,test,1,x,1\n", "not a number"),
+    ],
+)
+def test_a_broken_run_gives_one_clear_error_and_no_page(binary: Path, file: str, content: str | None, message: str):
+    if content is None:
+        (binary / file).unlink()
+    else:
+        (binary / file).write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        write_report(binary)
+    assert "\n" not in str(caught.value)
+    assert "dasmil train" in str(caught.value)
+    assert not (binary / "report.html").exists()
+
+
+def test_not_a_run_directory(tmp_path: Path):
+    with pytest.raises(DataError, match="is not a folder"):
+        write_report(tmp_path / "nowhere")
+
+
+def test_a_page_is_replaced_whole_or_not_at_all(binary: Path, monkeypatch: pytest.MonkeyPatch):
+    (binary / "report.html").write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(binary)
+    assert (binary / "report.html").read_text() == "old"
+    assert not list(binary.glob(".report*"))
