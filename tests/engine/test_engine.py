@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dasmil import engine
-from dasmil.engine import EngineOptions, Unit, run_units
+from dasmil.engine import EngineOptions, Unit, backends, run_units
+from dasmil.engine import units as work_units
 from dasmil.errors import DasmilError, InputError
 
 HERE = Path(__file__).parent
@@ -84,13 +84,13 @@ def test_failures_are_reported_retried_or_made_leaner(tmp_path: Path) -> None:
 
 
 def test_other_code_or_an_unshared_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "code_digest", lambda: "other")
+    monkeypatch.setattr(work_units, "code_digest", lambda: "other")
     with pytest.raises(DasmilError, match="same version everywhere"):
         run_units(squares(tmp_path, 1), tmp_path, EngineOptions(workers=1))
     unit = squares(tmp_path, 1)[0]
-    session = engine.Session(str(tmp_path / "elsewhere"), str(tmp_path), "", 1)
-    assert engine.execute(unit, session).status == "refused"
-    assert "not shared" in engine.execute(unit, session).reason
+    session = work_units.Session(str(tmp_path / "elsewhere"), str(tmp_path), "", 1)
+    assert work_units.execute(unit, session).status == "refused"
+    assert "not shared" in work_units.execute(unit, session).reason
 
 
 def test_wrong_use() -> None:
@@ -156,7 +156,7 @@ def test_the_slurm_job_array_script(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         slurm_memory_gb=32,
         slurm_cluster="slurm",
     )
-    slurm = engine.Slurm(engine.Session(str(tmp_path / "token"), str(tmp_path), "", 4), options)
+    slurm = backends.Slurm(work_units.Session(str(tmp_path / "token"), str(tmp_path), "", 4), options)
     for unit in squares(tmp_path, 5):
         slurm.submit(unit)
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)

@@ -1,0 +1,134 @@
+"""A unit of work and its execution in a worker process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+from uuid import uuid4
+
+from dasmil.errors import DasmilError, unknown_name
+
+EngineName = Literal["local", "ray", "slurm"]
+Status = Literal["done", "failed", "crashed", "out-of-memory", "refused"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One call of `function` ("package.module:name") that leaves the file `result` when, and only when, it is complete.
+
+    arguments: plain JSON values; lean: arguments to change for one more try after running out of memory.
+    """
+
+    key: str
+    function: str
+    arguments: dict[str, Any]
+    result: str
+    lean: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where units run and what each may use."""
+
+    engine: EngineName = "local"
+    workers: int = 0  # local processes, or Slurm tasks at once; 0: one per core / no limit
+    threads: int = 1  # cores of one unit; fixed, so that results do not depend on the engine
+    gpus: float = 0  # of one unit; a fraction shares a GPU (Ray)
+    retries: int = 2  # of a unit that crashed or failed unexpectedly
+    ray_address: str | None = None
+    slurm_partition: str | None = None
+    slurm_minutes: int = 60
+    slurm_memory_gb: int = 16
+    slurm_cluster: str = "slurm"  # "local" runs the jobs as plain processes, for trying out
+
+    def __post_init__(self) -> None:
+        if self.engine not in get_args(EngineName):
+            raise unknown_name("engine", self.engine, get_args(EngineName))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one try of a unit ended."""
+
+    key: str
+    status: Status
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every worker checks before it works: the same folder and the same code as the coordinator's."""
+
+    token: str
+    logs: str
+    code: str
+    threads: int
+
+
+@contextlib.contextmanager
+def open_session(out: Path, options: EngineOptions) -> Iterator[Session]:
+    logs = out.resolve() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    token = logs / f".session-{uuid4().hex}"
+    token.touch()
+    try:
+        yield Session(str(token), str(logs), code_digest(), options.threads)
+    finally:
+        token.unlink(missing_ok=True)
+
+
+@functools.cache
+def code_digest() -> str:
+    """Digest of the installed package's sources: a version number alone does not tell two checkouts apart."""
+    root = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def execute(unit: Unit, session: Session) -> Outcome:
+    """Run one unit in this process, its output going to a log of its own; never raises for what the unit does."""
+    if not Path(session.token).exists():
+        return Outcome(unit.key, "refused", f"the output folder is not shared: {_place()} cannot see {session.token}")
+    if code_digest() != session.code:
+        reason = f"{_place()} has other code of dasmil than the coordinator; install the same version everywhere"
+        return Outcome(unit.key, "refused", reason)
+    os.environ["OMP_NUM_THREADS"] = str(session.threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(session.threads)
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in unit.key)
+    with (
+        open(Path(session.logs) / f"{name}.log", "a", encoding="utf-8", buffering=1) as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        print(json.dumps({"unit": unit.key, "at": _place(), "time": time.strftime("%Y-%m-%d %H:%M:%S")}))
+        try:
+            module, _, function = unit.function.partition(":")
+            getattr(importlib.import_module(module), function)(**unit.arguments)
+        except Exception as error:
+            traceback.print_exc()
+            if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+                return Outcome(unit.key, "out-of-memory", "ran out of memory")
+            known = isinstance(error, DasmilError)
+            reason = str(error) if known else f"{type(error).__name__}: {error} (see {log.name})"
+            return Outcome(unit.key, "failed" if known else "crashed", reason)
+    if not Path(unit.result).exists():
+        return Outcome(unit.key, "crashed", f"ended without its result {unit.result}")
+    return Outcome(unit.key, "done")
+
+
+def _place() -> str:
+    return f"host {os.uname().nodename}, process {os.getpid()}"
