@@ -52,10 +52,9 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("section", [False, True])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v) for v in o.values()))
-def test_contributions_and_bias_sum_to_the_logit(options, section):
-    m, b = model(**options), bag(section=section)
+def test_contributions_and_bias_sum_to_the_logit(options):
+    m, b = model(**options), bag(section=options["heads"] == 3)
     e = explain(m, b)
     logit = float(forward(m, b))
     assert e.method == "exact"
@@ -198,7 +197,7 @@ def test_partners_are_the_strongest_weights_of_the_row(section):
     expected = alpha[:, 4].flatten().sort(descending=True).values[:5]
     assert [p.weight for p in found] == pytest.approx(expected.tolist(), abs=1e-12)
     for p in found:
-        assert p.weight == pytest.approx(float(alpha[p.head, 4, p.j]), abs=1e-12)
+        assert p.weight == pytest.approx(float(alpha[p.head, 4, p.j].detach()), abs=1e-12)
         assert p.contribution is None
         if section and (p.j - 4) % 2:
             assert (p.distance, p.phi) == (None, None)

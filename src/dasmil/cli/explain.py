@@ -138,23 +138,19 @@ def explain(
             "which bag? give --bag FILE, or --index NUMBER (with --data and --split) of a built-in data set"
         )
     folder = output if output is not None else Path(f"explanation-{chosen.bag_id.replace('/', '-')}")
-    ground, close = ask.ground_of(chosen, slide)
-    try:
-        return _one_bag(
-            first,
-            model,
-            chosen,
-            ground,
-            folder,
-            score=score,
-            method=method,
-            target=target,
-            attention=attention,
-            top=top,
-            json=json,
-        )
-    finally:
-        close()
+    return _one_bag(
+        first,
+        model,
+        chosen,
+        ask.ground_of(chosen, slide),
+        folder,
+        score=score,
+        method=method,
+        target=target,
+        attention=attention,
+        top=top,
+        json=json,
+    )
 
 
 def _one_bag(

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dasmil.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -81,47 +79,16 @@ def built_in(run: Path, data: str | None, protocol: str, split: str, index: int,
     return bags[index]
 
 
-class SlideGround:
-    """A slide as the ground of a map, in the unit of the bag."""
-
-    def __init__(self, slide: Any, unit: str) -> None:
-        self._slide, self._um = slide, 1.0 if unit == "um" else slide.mpp
-        self.width, self.height = slide.width_um / self._um, slide.height_um / self._um
-
-    def thumbnail(self, per_px: float) -> np.ndarray:
-        return self._slide.thumbnail(per_px * self._um)
-
-    def tile(self, x: float, y: float, side: float, side_px: int) -> np.ndarray:
-        return self._slide.read_tile(x * self._um, y * self._um, side * self._um, side_px)
-
-
-def ground_of(bag: Bag, slide: Path | None) -> tuple[Ground | None, Callable[[], None]]:
-    """The picture that a bag was cut from, and how to close it."""
-    from dasmil.explain.ground import CollageGround, check_ground
+def ground_of(bag: Bag, slide: Path | None) -> Ground | None:
+    """The picture that a bag was cut from: the slide, or its own collage; None for a plain ground."""
+    from dasmil.cli.slide_ground import open_ground, open_slide
 
     if slide is None:
-        collage = "collage_px" in bag.metadata and tuple(bag.features.shape[1:]) == (1, 28, 28)
-        return (CollageGround(bag) if collage else None), lambda: None
-    from dasmil.wsi.reader import Slide, fingerprint
-
+        opened = open_ground(bag, None)
+        return None if opened is None else opened[0]
     if not slide.exists():
         raise InputError(f"the slide {slide} does not exist: leave --slide out for a map on a plain ground")
-    expected = bag.metadata.get("source_fingerprint")
-    if expected and (found := fingerprint(slide)) != expected:
-        source = bag.metadata.get("source")
-        raise DataError(
-            f"{slide} is not the slide that bag {bag.bag_id!r} was made from"
-            f"{f' ({source})' if source else ''}: its fingerprint is {found[:26]}..., the bag's {str(expected)[:26]}..."
-        )
-    given = bag.metadata.get("mpp")
-    opened = Slide(slide, float(given) if given else None)
-    try:
-        ground = SlideGround(opened, bag.unit)
-        check_ground(bag, ground, str(slide))
-    except BaseException:
-        opened.close()
-        raise
-    return ground, opened.close
+    return open_slide(slide, bag)[0]
 
 
 @dataclass(frozen=True)

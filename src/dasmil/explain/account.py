@@ -178,6 +178,10 @@ class Account:
         with torch.no_grad():
             return self.model(self.features, self.coords, section=self.section).instance_scores
 
+    def rows_computed(self) -> int:
+        """How many rows of the last attention layer the account needed; 0 before it was made."""
+        return 0 if self._row_weights is None else int(self._row_weights[1].ne(0).any(-1).sum())
+
     def attention_layer(self, layer: int = -1) -> PairAttention:
         """The layer whose rows can be asked for; only models with attention between instances have one."""
         if not isinstance(self.structure, Stack):

@@ -12,6 +12,8 @@ from dasmil.models.base import MILModel
 from dasmil.report.style import save_png
 from dasmil.types import Bag, Explanation
 
+JOINED_PAIRS = 3
+
 
 def write_bundle(
     folder: Path,
@@ -27,20 +29,25 @@ def write_bundle(
     layout = layout_of(bag, ground)
     values = explanation.scores[score].double().cpu().numpy()
     files = [folder / f"map-{score}.png", folder / "instances.csv", folder / "explanation.json"]
-    save_png(map_figure(layout, values, score, ground), files[0])
+    joined = [(p.i, p.j) for p in explanation.pairs if p.i != p.j][:JOINED_PAIRS]
+    picture = map_figure(layout, values, score, ground, mark=joined)
+    save_png(picture, files[0])
     write_instances(files[1], bag, explanation)
     write_json(files[2], summary(explanation))
     if explanation.pairs:
         files.append(folder / "pairs.csv")
         write_pairs(files[-1], explanation)
+    tiles = None
     if ground is not None and len(bag) >= 2:
+        tiles = tiles_figure(layout, values, score, ground)
         files.append(folder / f"tiles-{score}.png")
-        save_png(tiles_figure(layout, values, score, ground), files[-1])
+        save_png(tiles, files[-1])
     if bag.unit == "px" or layout.mpp is not None:
         files.append(folder / "instances.geojson")
         write_geojson(files[-1], bag, explanation)
     page = folder / "explanation.html"
     write_page(
-        page, model, bag, explanation, score=score, ground=ground, files=[file.name for file in files], extra=extra
-    )
+        page, model, bag, explanation, score=score, picture=picture, tiles=tiles, lines=bool(joined),
+        pictured=ground is not None, files=[file.name for file in files], extra=extra,
+    )  # fmt: skip
     return [page, *files]

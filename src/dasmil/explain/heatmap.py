@@ -66,19 +66,22 @@ def compose(raster: np.ndarray, ground: np.ndarray | None, signed: bool, low: fl
     Signed scores tint the picture (white at zero leaves it as it is); others cover three quarters of it.
     """
     shown = np.isfinite(raster)
-    scaled = np.clip((np.nan_to_num(raster) - low) / (high - low), 0, 1)
-    colour = (SIGNED if signed else DENSITY)(scaled)[..., :3]
     if ground is None:
-        out = np.where(shown[..., None], colour, PLAIN / 255)
+        grey = np.full(raster.shape, PLAIN, np.float32)
     else:
-        grey = ground.astype(np.float64).mean(-1, keepdims=True) / 255
-        tinted = colour * (0.45 + 0.55 * grey) if signed else 0.75 * colour + 0.25 * grey
-        out = np.where(shown[..., None], tinted, grey)
-    return np.rint(out * 255).astype(np.uint8)
+        grey = ground.mean(-1, dtype=np.float32)
+    out = np.repeat(np.rint(grey).astype(np.uint8)[..., None], 3, axis=2)
+    scaled = np.clip((raster[shown] - low) / (high - low), 0, 1)
+    colour = (SIGNED if signed else DENSITY)(scaled)[:, :3].astype(np.float32) * 255
+    if ground is not None:
+        under = grey[shown, None]
+        colour = colour * (0.45 + 0.55 * under / 255) if signed else 0.75 * colour + 0.25 * under
+    out[shown] = np.rint(colour)
+    return out
 
 
 def map_image(
-    layout: Layout, values: np.ndarray, signed: bool, ground: Ground | None = None, largest_px: int = 1600
+    layout: Layout, values: np.ndarray, signed: bool, ground: Ground | None = None, largest_px: int = 1200
 ) -> np.ndarray:
     """The map without axes, uint8 [h, w, 3]; its longer side has at most `largest_px` pixels."""
     per_px = max(layout.field[2:]) / largest_px

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
 
 from dasmil import __version__
 from dasmil.explain.distance import phi_figure
 from dasmil.explain.export import written
-from dasmil.explain.ground import UNIT_SYMBOL, Ground, layout_of
-from dasmil.explain.heatmap import SCORE_LABELS, is_signed, map_figure, tiles_figure
+from dasmil.explain.ground import UNIT_SYMBOL
+from dasmil.explain.heatmap import SCORE_LABELS, is_signed
 from dasmil.models.base import MILModel
 from dasmil.report.style import css_variables, to_svg
 from dasmil.types import Bag, Explanation
@@ -29,18 +30,21 @@ def write_page(
     explanation: Explanation,
     *,
     score: str,
-    ground: Ground | None,
+    picture: Figure,
+    tiles: Figure | None,
+    lines: bool,
+    pictured: bool,
     files: Sequence[str] = (),
     extra: dict[str, object] | None = None,
 ) -> None:
-    """Write the page; `score` is the one on the map, `extra` goes to the folded configuration."""
+    """Write the page around a map of `score` and, where there are any, pictures of tiles.
+
+    lines: whether pairs are joined on the map; pictured: whether there is a slide under it; extra: more of the folded
+    configuration.
+    """
     environment = Environment(
         loader=PackageLoader("dasmil.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    layout = layout_of(bag, ground)
-    values = explanation.scores[score].double().cpu().numpy()
-    lines = [(p.i, p.j) for p in explanation.pairs if p.i != p.j][:3]
-    figure = map_figure(layout, values, score, ground, mark=lines)
     truth = bag.metadata.get("threshold_px")
     phi = None
     if model.learned_distances():
@@ -51,9 +55,6 @@ def write_page(
         )
     columns, pairs = _pairs(bag, explanation)
     instance_columns, instances = _instances(bag, explanation, score)
-    tiles = None
-    if ground is not None and len(bag) >= 2:
-        tiles = to_svg(tiles_figure(layout, values, score, ground), "Instances with the highest and lowest score")
     text = environment.get_template("page.html").render(
         bag_id=bag.bag_id,
         css=css_variables(),
@@ -61,9 +62,9 @@ def write_page(
         result=_result(model, explanation),
         result_note=_result_note(model, bag, explanation),
         sum_line=_sum_line(explanation),
-        map=to_svg(figure, f"Map of {SCORE_LABELS.get(score, score)}"),
-        map_note=_map_note(score, bool(lines), ground is not None),
-        tiles=tiles,
+        map=to_svg(picture, f"Map of {SCORE_LABELS.get(score, score)}"),
+        map_note=_map_note(score, lines, pictured),
+        tiles=None if tiles is None else to_svg(tiles, "Instances with the highest and lowest score"),
         pair_columns=columns,
         pairs=pairs,
         phi=phi,
