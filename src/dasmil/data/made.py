@@ -33,7 +33,7 @@ class MadeCohort:
     islands: tuple[int, int] = (2, 4)
     island_tiles: tuple[int, int] = (3, 8)
     in_features: int = 768
-    noise: float = 1.0
+    noise: float = 0.2
     signal: float = 6.0
 
     def __post_init__(self) -> None:

@@ -38,7 +38,8 @@ def read_table(
     """One bag for each value of the column ``bag``.
 
     unit: what the positions count, 'um', or 'px' with ``um_per_unit`` (a scanner's um per pixel).
-    features: columns to use as they are (default: all other columns of numbers); one_hot: a column of categories.
+    features: columns to use as they are (default: all other columns of numbers); one_hot: a column of k categories,
+    whose marks are sqrt(k), so that features have mean square one.
     Exactly one of the two. AnnData: positions from obsm["spatial"], features from X, or one_hot from an obs column.
     categories: their order, when it must be that of another table (a model's training data).
     """
@@ -184,7 +185,10 @@ def _one_hot(
         raise DataError(f"{path}: {column.name!r} holds {unknown[0]!r}, expected one of {', '.join(names)}")
     number = {name: i for i, name in enumerate(names)}
     kinds = np.array([number[value] for value in values], dtype=np.int64)
-    return np.eye(len(names), dtype=np.float32)[kinds], names, kinds
+    # The mark is sqrt(k) and not 1, so that features have mean square one, as the first layer's random start expects:
+    # with marks of 1 most runs on cells do not get away from it (docs/results/stuck.md).
+    marks = np.float32(np.sqrt(len(names))) * np.eye(len(names), dtype=np.float32)
+    return marks[kinds], names, kinds
 
 
 def _ids(path: Path, column: pd.Series) -> np.ndarray:
