@@ -50,8 +50,9 @@ class TissueConfig:
     blank_share: float = 0.02
     """A tile is blank when fewer of its pixels than this are darker than blank_level."""
     blank_level: int = 220
-    sharpness: float = 12.0
-    """A tile is out of focus when the variance of its Laplacian is below this; 0 keeps all."""
+    sharpness: float = 20.0
+    """A tile is out of focus when the variance of its Laplacian at about 1 um/px is below this; 0 keeps all.
+    Tiles of a real H&E slide have 500 to 5000 in focus, 10 to 50 blurred with a sigma of 2 um, below 5 with 4 um."""
 
     def __post_init__(self) -> None:
         for name in ("saturation_low", "saturation_high", "dark", "fraction", "blank_share"):

@@ -135,7 +135,10 @@ class SlideWork:
         pixels = self.slide.read_tile(column * self.tile_um, row * self.tile_um, self.tile_um, self.tile_px)
         if is_blank(pixels, self.config.tissue):
             return _Tile(index, qc.BLANK)
-        if self.config.tissue.sharpness > 0 and sharpness(pixels) < self.config.tissue.sharpness:
+        if (
+            self.config.tissue.sharpness > 0
+            and sharpness(pixels, self.tile_um / self.tile_px) < self.config.tissue.sharpness
+        ):
             return _Tile(index, qc.BLURRED)
         return _Tile(index, qc.KEPT, pixels)
 

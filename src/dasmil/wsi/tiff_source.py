@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MAX_SEGMENT_BYTES = 128 * 2**20
 """A block of a file is decoded as a whole: larger ones would break the bound on memory."""
-_PLAIN = {1, 5, 7, 8}
-"""Compressions that mean the same to every reader: none, LZW, JPEG, deflate."""
+_PLAIN = {1, 5, 7, 8, 32946}
+"""Compressions that mean the same to every reader: none, LZW, JPEG, deflate (two numbers)."""
 
 
 class TiffSource:
