@@ -43,12 +43,20 @@ class BagLoss:
         return BagLoss(torch.tensor(weights, dtype=torch.float32, device=device), guess)
 
     def __call__(self, output: Output, labels: Tensor) -> Tensor:
-        """Losses [*batch] of logits [*batch] (or [*batch, classes]) and labels [*batch], auxiliary loss included."""
-        logit = output.logit.float()
+        """Losses [*batch] of logits [*batch] (or [*batch, classes]) and labels [*batch].
+
+        Auxiliary losses and the losses of side logits (deep supervision) are added.
+        """
+        loss = self._entropy(output.logit, labels)
+        if output.side_logits is not None:
+            sides = output.side_logits.shape[labels.ndim]
+            loss = loss + self._entropy(output.side_logits, labels.unsqueeze(-1).expand(*labels.shape, sides)).sum(-1)
+        return loss if output.aux_loss is None else loss + output.aux_loss
+
+    def _entropy(self, logit: Tensor, labels: Tensor) -> Tensor:
+        logit = logit.float()
         if len(self.class_weights) == 2:
             target = labels.to(logit.dtype)
-            loss = F.binary_cross_entropy_with_logits(logit, target, pos_weight=self.class_weights[1], reduction="none")
-        else:
-            flat = F.cross_entropy(logit.flatten(0, -2), labels.flatten(), weight=self.class_weights, reduction="none")
-            loss = flat.view(labels.shape)
-        return loss if output.aux_loss is None else loss + output.aux_loss
+            return F.binary_cross_entropy_with_logits(logit, target, pos_weight=self.class_weights[1], reduction="none")
+        rows, flat = logit.reshape(-1, logit.shape[-1]), labels.reshape(-1)
+        return F.cross_entropy(rows, flat, weight=self.class_weights, reduction="none").view(labels.shape)

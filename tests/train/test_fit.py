@@ -1,0 +1,227 @@
+"""dasmil.fit on a toy problem: what it learns, keeps, chooses and refuses."""
+
+import numpy as np
+import pytest
+import torch
+from toy import toy_bags
+
+import dasmil
+from dasmil.errors import DasmilError, InputError
+from dasmil.train import RunSpec
+from dasmil.train.augment import jitter_digits
+from dasmil.train.distances import Lengths, start_of, with_scale, with_start
+from dasmil.train.feed import Feed
+from dasmil.train.metrics import score
+from dasmil.types import Bag
+
+FAST = {"epochs": 2, "model_options": {"hidden": 4}, "restarts": 0}
+
+
+def flat(run):
+    return torch.cat([p.detach().reshape(-1) for p in run.model.parameters()])
+
+
+def test_das_mil_learns_distance_where_attention_alone_cannot():
+    train, test = toy_bags(80), toy_bags(60, seed=1, prefix="new")
+    labels = [b.label for b in test]
+    settings = {"epochs": 15, "lr": 1e-2, "seeds": 2, "restarts": 0}
+    das = dasmil.fit("das-mil", train, **settings)
+    plain = dasmil.fit("sa", train, **settings)
+    assert min(score(labels, run.predict(test))["auroc"] for run in das) > 0.95
+    assert max(score(labels, run.predict(test))["auroc"] for run in plain) < 0.75
+    assert all(run.fitted for run in das)
+    assert not any(run.fitted for run in plain)
+    assert "training loss" in plain[0].reason
+    midpoints = [run.model.learned_distances()[0]["midpoint"] for run in das]
+    assert all(6 < m < 60 for m in midpoints)  # between the planted distances, in micrometres
+
+
+def test_the_same_seed_gives_the_same_weights_and_leaves_global_randomness_alone():
+    bags = toy_bags(12)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = dasmil.fit("das-mil", bags, seeds=2, **FAST)
+    assert torch.equal(torch.rand(3), expected)
+    second = dasmil.fit("das-mil", bags, seeds=2, **FAST)
+    assert torch.equal(flat(first[1]), flat(second[1]))
+    assert not torch.equal(flat(first[0]), flat(first[1]))
+
+
+def test_runs_may_differ_in_learning_rate_and_weight_decay():
+    bags = toy_bags(12)
+    specs = [RunSpec(3, 1e-2, 0.0), RunSpec(3, 1e-4, 0.5)]
+    runs = dasmil.fit("sa", bags, runs=specs, **{**FAST, "model_options": {"dropout": 0.0}})
+    alone = dasmil.fit("sa", bags, runs=specs[:1], **{**FAST, "model_options": {"dropout": 0.0}})
+    torch.testing.assert_close(flat(runs[0]), flat(alone[0]), rtol=1e-4, atol=1e-5)
+    assert (flat(runs[0]) - flat(runs[1])).abs().max() > 1e-3
+
+
+def test_stacked_and_one_by_one_are_the_same_training():
+    bags = toy_bags(12)
+    options = {**FAST, "model_options": {"dropout": 0.0}, "seeds": 3}
+    notes = []
+    stacked = dasmil.fit("das-mil", bags, **options, note=notes.append)
+    assert notes == []
+    single = dasmil.fit("das-mil", bags, **options, stacked_instances=1, note=notes.append)
+    assert len(notes) == 1
+    assert "one after the other (21 instances" in notes[0]
+    for a, b in zip(stacked, single, strict=True):
+        torch.testing.assert_close(flat(a), flat(b), rtol=1e-4, atol=1e-5)
+
+
+def test_accumulation_is_the_mean_gradient_of_several_bags():
+    bags = toy_bags(8)
+    options = {"epochs": 1, "model_options": {"dropout": 0.0}, "restarts": 0, "weight_decay": 0.0, "optimizer": "adamw"}
+    run = dasmil.fit("max-pool", bags, accumulate=8, **{**options, "model_options": {}})[0]
+    start = _initial("max-pool", bags)
+    parameters = list(start.parameters())
+    losses = []
+    for bag in bags:
+        logit = start(bag.features, bag.coords).logit
+        losses.append(torch.nn.functional.binary_cross_entropy_with_logits(logit, torch.tensor(float(bag.label))))
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.0)
+    torch.stack(losses).mean().backward()
+    optimizer.step()
+    expected = torch.cat([p.detach().reshape(-1) for p in parameters])
+    torch.testing.assert_close(flat(run), expected, rtol=1e-4, atol=1e-6)
+
+
+def _initial(name, bags):
+    """The untrained model of seed 0: a run with a learning rate too small to move it."""
+    return dasmil.fit(name, bags, epochs=1, lr=1e-30, weight_decay=0.0, restarts=0)[0].model.train()
+
+
+def test_best_validation_epoch_is_kept_and_training_stops_early():
+    train, val = toy_bags(20), toy_bags(20, seed=9, prefix="val")
+    seen = []
+    runs = dasmil.fit(
+        "das-mil", train, val, seeds=2, epochs=12, lr=2e-2, selection="best-val", early_stopping=3, restarts=0,
+        on_epoch=seen.append,
+    )  # fmt: skip
+    for run in runs:
+        losses = [row["val_loss"] for row in run.history]
+        stop = next((i + 1 for i in range(len(losses)) if i - int(np.argmin(losses[: i + 1])) >= 3), len(losses))
+        assert run.epoch == int(np.argmin(losses[:stop])) + 1
+        p = run.predict(val)
+        y = np.array([b.label for b in val])
+        weights = np.where(y == 1, (y == 0).sum() / (y == 1).sum(), 1.0)
+        loss = -(weights * np.log(np.where(y == 1, p, 1 - p))).mean()
+        assert loss == pytest.approx(losses[run.epoch - 1], abs=1e-4)
+    assert len(seen) < 12 or max(run.epoch for run in runs) > 8
+
+
+def test_stuck_runs_start_again_from_another_length_and_the_best_training_loss_wins():
+    runs = dasmil.fit("das-mil", toy_bags(12), epochs=1, lr=1e-6, restarts=2)
+    attempts = runs[0].attempts
+    assert sorted(a.attempt for a in attempts) == [0, 1, 2]
+    assert attempts[0].train_loss == min(a.train_loss for a in attempts)
+    assert runs[0].train_loss == attempts[0].train_loss
+    assert len({a.options["theta_init"] for a in attempts}) == 3
+    assert not runs[0].fitted
+    no_distance = dasmil.fit("sa", toy_bags(12), epochs=1, lr=1e-6, restarts=2)
+    assert len(no_distance[0].attempts) == 1
+
+
+def test_test_labels_cannot_change_the_weights(tmp_path):
+    train, test = toy_bags(12), toy_bags(10, seed=2, prefix="test")
+    flipped = [Bag(b.features, b.coords, b.unit, b.bag_id, label=1 - b.label) for b in test]
+    one = dasmil.fit("das-mil", train, tests={"test": test}, out=tmp_path / "a", **FAST)[0]
+    two = dasmil.fit("das-mil", train, tests={"test": flipped}, out=tmp_path / "b", **FAST)[0]
+    assert torch.equal(flat(one), flat(two))
+
+
+def test_multi_class_labels():
+    bags = [Bag(b.features, b.coords, b.unit, b.bag_id, label=i % 3) for i, b in enumerate(toy_bags(30))]
+    marked = [Bag(b.features + torch.eye(4)[b.label], b.coords, b.unit, b.bag_id, label=b.label) for b in bags]
+    run = dasmil.fit("mean-pool", marked, epochs=25, lr=5e-2, restarts=0)[0]
+    p = run.predict(marked)
+    assert p.shape == (30, 3)
+    np.testing.assert_allclose(p.sum(1), 1.0, rtol=1e-6)
+    assert score([b.label for b in marked], p)["balanced_accuracy"] > 0.9
+
+
+def test_distances_start_at_quantiles_of_the_training_distances():
+    lengths = Lengths(np.linspace(0, 100, 100_001), bag_size=100.0)
+    assert lengths.at(0.0) == pytest.approx(1.0)  # level 1 / bag size
+    assert lengths.at(1.0) == pytest.approx(90.0)
+    assert lengths.at(0.5) == pytest.approx(100 * (0.01 * 0.9) ** 0.5)
+    assert [start_of(k) for k in range(5)] == [0.5, 0.25, 0.75, 0.125, 0.625]
+    one = with_start("das-mil", {"distance_scale": 50.0}, lengths, 0)
+    assert one["theta_init"] == pytest.approx(lengths.at(0.5) / 50)
+    assert one["theta_init"] * one["beta_init"] == pytest.approx(5.0)
+    two = with_start("das-mil", {"distance_scale": 50.0, "heads": 2}, lengths, 0)
+    assert two["theta_init"] == pytest.approx([lengths.at(0.25) / 50, lengths.at(0.75) / 50])
+    given = {"distance_scale": 50.0, "theta_init": 0.3, "beta_init": 7.0}
+    assert with_start("das-mil", given, lengths, 1) == given
+
+
+def test_distance_scale_comes_from_the_bags_unless_given():
+    feed = Feed(toy_bags(30), torch.device("cpu"), memory_gb=1.0)
+    options, lengths = with_scale("das-mil", {"in_features": 4}, feed, from_data=True)
+    assert options["distance_scale"] == pytest.approx(2 * lengths.at(0.5))
+    assert with_start("das-mil", options, lengths, 0)["theta_init"] == pytest.approx(0.5)
+    paper, none = with_scale("das-mil", {"in_features": 4}, feed, from_data=False)
+    assert paper["distance_scale"] > 90  # the whole field
+    assert none is None
+    given, _ = with_scale("das-mil", {"in_features": 4, "distance_scale": 7.0}, feed, from_data=True)
+    assert given["distance_scale"] == 7.0
+    assert with_scale("max-pool", {"in_features": 4}, feed, from_data=True) == ({"in_features": 4}, None)
+
+
+def test_theta_and_beta_have_their_own_step_and_no_decay():
+    bags = toy_bags(8)
+    own = dasmil.fit("das-mil", bags, epochs=1, lr=1e-5, weight_decay=0.0, distance_lr=100.0, restarts=0)[0].model
+    common = dasmil.fit("das-mil", bags, epochs=1, lr=1e-5, weight_decay=0.0, distance_lr="common", restarts=0)[0].model
+    moved = [abs(m.learned_distances()[0]["beta"] - 10.0) for m in (own, common)]
+    assert moved[0] > 100 * moved[1]
+    assert moved[1] < 1e-4
+
+
+def test_jitter_moves_digits_but_keeps_range_and_randomness():
+    digits = torch.zeros(2, 3, 1, 28, 28)
+    digits[..., 10:18, 10:18] = 1.0
+    torch.manual_seed(0)
+    moved = jitter_digits(digits)
+    assert moved.shape == digits.shape
+    assert moved.min() >= 0
+    assert moved.max() <= 1 + 1e-5
+    assert not torch.allclose(moved[0, 0], moved[0, 1])
+    weight = moved.sum((-1, -2))
+    assert ((weight > 64 * 0.75) & (weight < 64 * 1.35)).all()  # scale by at most 10 % each way
+    rows = (moved * torch.arange(28.0)[:, None]).sum((-1, -2)) / weight
+    assert (rows - 13.5).abs().max() < 3.0
+    with pytest.raises(InputError, match="needs pictures"):
+        jitter_digits(torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epoch": 3}, "unknown training setting 'epoch'. Did you mean 'epochs'"),
+        ({"epochs": 0}, "epochs: Input should be greater than or equal to 1"),
+        ({"early_stopping": 3}, "selection to 'best-val'"),
+        ({"selection": "best-val"}, "needs validation bags"),
+        ({"seeds": 0}, "seeds are 0"),
+        ({"seeds": [1, 1]}, "different numbers"),
+        ({"model_options": {"hiden": 3}}, "Did you mean 'hidden'"),
+        ({"model_options": {"in_features": 9}}, "in_features is 9, but the bags have 4"),
+        ({"model_options": {"unit": "px"}}, "unit is 'px', but the bags' coordinates are in 'um'"),
+        ({"device": "cuda"}, "cuda is not available"),
+        ({"resume": True, "tensorboard": True}, "need a run directory"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_message(arguments, message):
+    if arguments.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(DasmilError, match=message):
+        dasmil.fit("das-mil", toy_bags(6), **{"epochs": 1, **arguments})
+
+
+def test_unknown_model_and_overlapping_sets():
+    with pytest.raises(InputError, match="Did you mean 'das-mil'"):
+        dasmil.fit("dasmil", toy_bags(4), epochs=1)
+    with pytest.raises(InputError, match="6 validation bags are training bags too"):
+        dasmil.fit("das-mil", toy_bags(8), toy_bags(6), epochs=1)
+    with pytest.raises(DasmilError, match="no positive bag"):
+        dasmil.fit("das-mil", [b for b in toy_bags(8) if b.label == 0], epochs=1)
