@@ -129,7 +129,10 @@ def map_figure(
         axis.spines[:].set(visible=True, color=LINE)
         for rank, (i, j) in enumerate(mark):
             (x0, y0), (x1, y1) = layout.centres[i], layout.centres[j]
-            axis.plot([x0, x1], [y0, y1], color=INK, linewidth=1.6 if rank == 0 else 0.9, alpha=0.9)
+            wide = 1.8 if rank == 0 else 1.0
+            # Black in a light casing, on any ground; not the page's own colours, which change with its scheme.
+            axis.plot([x0, x1], [y0, y1], color="#fdfdfd", linewidth=wide + 1.4, alpha=0.8)
+            axis.plot([x0, x1], [y0, y1], color="#000000", linewidth=wide)
         length = nice_length(w / 4)
         transform = axis.get_xaxis_transform()  # x in the unit, y in the axes' height
         axis.plot([left, left + length], [-0.02, -0.02], transform=transform, color=INK, linewidth=3,
