@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json as json_module
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,10 +16,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from dasmil.bench.measure import in_fresh_process
+
 SIDE_PX = 20_480
 TILE_UM, TILE_PX, MPP = 256.0, 224, 0.5
 MAX_RATIO, MAX_MEMORY_GB, MIN_STAIN_RATIO = 1.2, 1.0, 2.0
-THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ME = "dasmil.bench.extract"
 
 
 def main(
@@ -50,10 +51,10 @@ def main(
         made, small = Path(folder) / "made.tif", Path(folder) / "made-small.tif"
         make_slide(made, side_px)
         make_slide(small, side_px // 2)
-        figures: dict[str, Any] = {"made": _child("pipeline", made, repeats)}
-        figures["real"] = _child("pipeline", real, 4 * repeats) if real else None
-        figures["memory"] = [_child("memory", path, 1) for path in (small, made)]
-        figures["stain"] = _child("stain", real or made, repeats)
+        figures: dict[str, Any] = {"made": in_fresh_process(ME, "pipeline", made, repeats)}
+        figures["real"] = in_fresh_process(ME, "pipeline", real, 4 * repeats) if real else None
+        figures["memory"] = [in_fresh_process(ME, "memory", path, 1) for path in (small, made)]
+        figures["stain"] = in_fresh_process(ME, "stain", real or made, repeats)
     if json:
         print(json_module.dumps(figures))
     else:
@@ -154,12 +155,6 @@ def _texture(side: int) -> Any:
 def _test_slide() -> Path | None:
     path = Path(__file__).resolve().parents[3] / "tests" / "data" / "CMU-1-Small-Region.svs"
     return path if path.is_file() else None
-
-
-def _child(part: str, path: Path, repeats: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "dasmil.bench.extract", part, str(path), str(repeats)]
-    done = subprocess.run(command, env=os.environ | THREADS, stdout=subprocess.PIPE, text=True, check=True)
-    return json_module.loads(done.stdout)
 
 
 def _measure_pipeline(path: Path, repeats: int) -> dict[str, Any]:
