@@ -14,10 +14,18 @@ PHI: dict[str, Callable[[Tensor], Tensor]] = {
     "gaussian": lambda x: torch.exp(-0.5 * x.square()),  # the same, with width 1 / beta
 }
 
-# The derivatives phi'(x), given x and f = phi(x).
+# The same on memory that may be overwritten, without autograd.
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": lambda x: x.sigmoid_(),
+    "identity": lambda x: x,
+    "exponential": lambda x: x.abs_().neg_().exp_(),
+    "gaussian": lambda x: x.square_().mul_(-0.5).exp_(),
+}
+
+# The derivatives phi'(x), given x and f = phi(x); x may be overwritten and returned.
 SLOPE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "sigmoid": lambda x, f: torch.addcmul(f, f, f, value=-1),
-    "identity": lambda x, f: torch.ones_like(x),
-    "exponential": lambda x, f: -x.sign() * f,
-    "gaussian": lambda x, f: -x * f,
+    "sigmoid": lambda x, f: torch.addcmul(f, f, f, value=-1, out=x),
+    "identity": lambda x, f: x.fill_(1),
+    "exponential": lambda x, f: x.sign_().neg_().mul_(f),
+    "gaussian": lambda x, f: x.neg_().mul_(f),
 }

@@ -1,6 +1,6 @@
 // The kernel for x86 CPUs with AVX2 and FMA: this file alone is compiled with -mavx2 -mfma.
 #ifndef DAS_TJ
-#define DAS_TJ 128
+#define DAS_TJ 192
 #endif
 #ifndef DAS_TI
 #define DAS_TI 24

@@ -70,7 +70,7 @@ DAS_INLINE void gather(const float *T, const float *R, int64_t width, float *out
 }
 
 template <int I, int TJ>
-void gather_rows(const float *T, const float *R, int64_t width, int64_t columns, float *out, int64_t stride) {
+DAS_INLINE void gather_rows(const float *T, const float *R, int64_t width, int64_t columns, float *out, int64_t stride) {
   int64_t c = 0;
   // As even as possible: 10 = 4 + 3 + 3 keeps more sums in flight than 4 + 4 + 2.
   for (int64_t blocks = (columns + 3) / 4; blocks > 0; --blocks) {
@@ -88,7 +88,7 @@ void gather_rows(const float *T, const float *R, int64_t width, int64_t columns,
 
 // out[rows][columns] += T R^T, rows by threes.
 template <int TJ>
-void gather_all(const float *T, int64_t rows, const float *R, int64_t width, int64_t columns, float *out, int64_t stride) {
+__attribute__((noinline)) void gather_all(const float *T, int64_t rows, const float *R, int64_t width, int64_t columns, float *out, int64_t stride) {
   int64_t i = 0;
   for (; i + 3 <= rows; i += 3) gather_rows<3, TJ>(T + i * TJ, R, width, columns, out + i * stride, stride);
   if (rows - i == 2) gather_rows<2, TJ>(T + i * TJ, R, width, columns, out + i * stride, stride);
@@ -97,7 +97,7 @@ void gather_all(const float *T, int64_t rows, const float *R, int64_t width, int
 
 // T[m][j] = start[j] + sum_c panel[c][m] R[c][j] for the `rows` (1 to 6) rows of a panel of six.
 template <int TJ>
-void spread_panel(const float *panel, int64_t rows, int64_t depth, const float *R, const float *start, float *T,
+__attribute__((noinline)) void spread_panel(const float *panel, int64_t rows, int64_t depth, const float *R, const float *start, float *T,
                   int64_t width) {
   switch (rows) {
     case 6: spread<6, false, TJ>(panel, 6, depth, R, start, T, width); break;
@@ -111,7 +111,7 @@ void spread_panel(const float *panel, int64_t rows, int64_t depth, const float *
 
 // out[c][j] += sum_i L[i][c] T[i][j]: the columns of L in even blocks of at most six.
 template <int TJ>
-void spread_add(const float *L, int64_t columns, int64_t rows, const float *T, float *out, int64_t width) {
+__attribute__((noinline)) void spread_add(const float *L, int64_t columns, int64_t rows, const float *T, float *out, int64_t width) {
   int64_t c = 0;
   for (int64_t blocks = (columns + 5) / 6; blocks > 0; --blocks) {
     const int64_t size = (columns - c + blocks - 1) / blocks;

@@ -64,7 +64,9 @@ inline double dot(const float *a, const float *b, int64_t size) {
 // One head of one bag, repacked: rows in panels of six, columns in tiles along the lanes.
 struct Bag {
   int64_t n, d, o, axes, tiles, panels, padded;
-  bool partial, square;
+  bool partial;                // some m_ij = 0; also set for the product term, so that the usual case stays lean
+  bool square;                 // the product term b^Q.b^K
+  bool bounded = false;        // no pair is so far apart that 2^(beta (delta - theta)) leaves the range of a float
   float *q_panel, *q_rows;     // [panels][d][6] and [n][d]: scale * log2(e) * (q, + v_Q unless partial)
   float *k, *v;                // [tiles][d][TJ], [tiles][o][TJ]
   float *axis[3];              // [padded]
@@ -77,8 +79,8 @@ struct Bag {
 
   Bag(const das_problem &p, Arena &arena)
       : n(p.n), d(p.d), o(p.o), axes(p.axes), tiles((p.n + TJ - 1) / TJ), panels((p.n + 5) / 6), padded(tiles * TJ) {
-    partial = p.section || !p.self_pair;
     square = p.product_term && p.key_embed && p.query_embed;
+    partial = p.section || !p.self_pair || square;
     q_panel = arena.take(panels * d * 6);
     q_rows = arena.take(n * d);
     k = arena.take(padded * d);
@@ -117,12 +119,19 @@ struct Bag {
     const uint8_t *mask = p.mask ? p.mask + bag * p.mask_step : nullptr;
     const int64_t *ids = p.section ? p.section + bag * p.section_step : nullptr;
     bool finite = true, real = false, small = true;
-    for (int64_t x = 0; x < axes; ++x)
+    double reach = fabs(static_cast<double>(theta));
+    for (int64_t x = 0; x < axes; ++x) {
+      float low = coords[x], high = coords[x];
       for (int64_t j = 0; j < padded; ++j) {
-        const float y = j < n ? coords[j * axes + x] : 0.0f;
+        const float y = coords[(j < n ? j : 0) * axes + x];
         axis[x][j] = y;
         finite &= fabsf(y) < INF;
+        low = y < low ? y : low;
+        high = y > high ? y : high;
       }
+      reach += static_cast<double>(high) - low;
+    }
+    bounded = reach * fabs(beta * LOG2E) < 120.0;
     for (int64_t j = 0; j < padded; ++j) {
       const bool shown = j < n && (!mask || mask[j]);
       bias[j] = shown ? 0.0f : -INF;
@@ -181,15 +190,16 @@ struct Bag {
   }
 };
 
-// g = m phi and delta - theta for `rows` rows from row i and `width` columns from column j0. Tiles have the row stride TJ.
-template <int PHI, int AXES, bool PARTIAL>
-void distance_pass(const Bag &bag, int64_t i, int64_t rows, int64_t j0, int64_t width, bool self_pair, float *G, float *X,
-                   float *M) {
+// The elementwise work is split into short passes over tiles that stay in the first-level cache. The CPU can hold only
+// so many waiting operations, so a long chain per element leaves the units idle; a short one does not.
+
+// X = delta - theta for `rows` rows from row i and `width` columns from column j0. Tiles have the row stride TJ.
+template <int AXES>
+void shifted_distances(const Bag &bag, int64_t i, int64_t rows, int64_t j0, int64_t width, float *X) {
   const float *xs = bag.axis[0] + j0, *ys = bag.axis[1] + j0, *zs = AXES == 3 ? bag.axis[2] + j0 : nullptr;
-  const float factor = PHI == IDENTITY ? bag.beta : PHI == GAUSSIAN ? bag.beta : static_cast<float>(-bag.beta * LOG2E);
-  for (int64_t r = 0; r < rows; ++r, ++i, G += TJ, X += TJ, M += TJ) {
+  const vf theta = all(bag.theta);
+  for (int64_t r = 0; r < rows; ++r, ++i, X += TJ) {
     const vf x = all(bag.axis[0][i]), y = all(bag.axis[1][i]), z = AXES == 3 ? all(bag.axis[2][i]) : vf{};
-    const vf theta = all(bag.theta), b = all(factor);
     for (int64_t j = 0; j < width; j += W) {
       const vf dx = load(xs + j) - x, dy = load(ys + j) - y;
       vf squared = fma(dx, dx, dy * dy);
@@ -197,10 +207,22 @@ void distance_pass(const Bag &bag, int64_t i, int64_t rows, int64_t j0, int64_t 
         const vf dz = load(zs + j) - z;
         squared = fma(dz, dz, squared);
       }
-      const vf shifted = root(squared) - theta;
-      vf t = shifted * b;
+      store(X + j, root(squared) - theta);
+    }
+  }
+}
+
+// G = m phi, and M = m where some pairs have no distance.
+template <int PHI, int AXES, bool PARTIAL, bool BOUNDED>
+void distance_pass(const Bag &bag, int64_t i, int64_t rows, int64_t j0, int64_t width, bool self_pair, float *G, float *X,
+                   float *M) {
+  shifted_distances<AXES>(bag, i, rows, j0, width, X);
+  const vf b = all(PHI == IDENTITY || PHI == GAUSSIAN ? bag.beta : static_cast<float>(-bag.beta * LOG2E));
+  for (int64_t r = 0; r < rows; ++r, ++i, G += TJ, X += TJ, M += TJ) {
+    for (int64_t j = 0; j < width; j += W) {
+      const vf t = load(X + j) * b;
       vf g;
-      if (PHI == SIGMOID) g = 1.0f / (1.0f + exp2_normal(at_most(126.0f, at_least(-126.0f, t))));
+      if (PHI == SIGMOID) g = 1.0f / (1.0f + exp2_normal(BOUNDED ? t : at_most(126.0f, at_least(-126.0f, t))));
       if (PHI == IDENTITY) g = t;
       if (PHI == EXPONENTIAL) g = exp2_or_zero(-magnitude(t));
       if (PHI == GAUSSIAN) g = exp2_or_zero(t * t * static_cast<float>(-0.5 * LOG2E));
@@ -211,7 +233,6 @@ void distance_pass(const Bag &bag, int64_t i, int64_t rows, int64_t j0, int64_t 
         store(M + j, only_where(m, all(1.0f)));
       }
       store(G + j, g);
-      store(X + j, shifted);
     }
   }
 }
@@ -228,28 +249,24 @@ void no_distance_pass(const Bag &, int64_t, int64_t rows, int64_t, int64_t width
 typedef void (*DistancePass)(const Bag &, int64_t, int64_t, int64_t, int64_t, bool, float *, float *, float *);
 
 template <bool PARTIAL>
-DistancePass choose_distance_pass(int phi, int64_t axes) {
-  static const DistancePass table[4][2] = {
-      {distance_pass<SIGMOID, 2, PARTIAL>, distance_pass<SIGMOID, 3, PARTIAL>},
-      {distance_pass<IDENTITY, 2, PARTIAL>, distance_pass<IDENTITY, 3, PARTIAL>},
-      {distance_pass<EXPONENTIAL, 2, PARTIAL>, distance_pass<EXPONENTIAL, 3, PARTIAL>},
-      {distance_pass<GAUSSIAN, 2, PARTIAL>, distance_pass<GAUSSIAN, 3, PARTIAL>},
+DistancePass choose_distance_pass(int phi, const Bag &bag) {
+  static const DistancePass table[5][2] = {
+      {distance_pass<SIGMOID, 2, PARTIAL, false>, distance_pass<SIGMOID, 3, PARTIAL, false>},
+      {distance_pass<IDENTITY, 2, PARTIAL, false>, distance_pass<IDENTITY, 3, PARTIAL, false>},
+      {distance_pass<EXPONENTIAL, 2, PARTIAL, false>, distance_pass<EXPONENTIAL, 3, PARTIAL, false>},
+      {distance_pass<GAUSSIAN, 2, PARTIAL, false>, distance_pass<GAUSSIAN, 3, PARTIAL, false>},
+      {distance_pass<SIGMOID, 2, PARTIAL, true>, distance_pass<SIGMOID, 3, PARTIAL, true>},
   };
-  return phi == NO_PHI ? no_distance_pass<PARTIAL> : table[phi][axes - 2];
+  if (phi == NO_PHI) return no_distance_pass<PARTIAL>;
+  return table[phi == SIGMOID && bag.bounded ? 4 : phi][bag.axes - 2];
 }
 
-// A row's constants and a column's terms give the logit of a pair; `slope` becomes its derivative by g.
-template <bool PARTIAL, bool SQUARE>
-DAS_INLINE vf logit(vf s, vf g, const float *m, const float *gc, const float *c, vf ga, vf a, vf gg, vf &slope) {
-  slope = ga + load(gc);
-  vf e;
-  if (SQUARE) {
-    const vf part = gg * g;
-    e = fma(g, slope + part, s);
-    slope = slope + (part + part);
-  } else {
-    e = fma(g, slope, s);
-  }
+// A row's constants and a column's terms give the logit of a pair.
+template <bool PARTIAL>
+DAS_INLINE vf logit(vf s, vf g, const float *m, const float *gc, const float *c, vf ga, vf a, vf gg) {
+  vf slope = ga + load(gc);
+  if (PARTIAL) slope = fma(gg, g, slope);
+  vf e = fma(g, slope, s);
   if (PARTIAL) e = fma(load(m), a + load(c), e);
   return e;
 }
@@ -260,42 +277,43 @@ struct RowState {
   float weight[TI][W], g[TI][W], m[TI][W];
 };
 
-template <bool PARTIAL, bool DROP, bool SQUARE>
+template <bool PARTIAL, bool DROP>
 struct Forward {
   const das_problem &p;
   const Bag &bag;
   DistancePass distances;
   int32_t threshold;
 
-  float row_max(int64_t i, int64_t j0, int64_t width, const float *S, const float *G, const float *M) const {
+  // Completes the products in S to logits and returns the largest of each lane.
+  vf logits(int64_t i, int64_t j0, int64_t width, float *S, const float *G, const float *M) const {
     const vf ga = all(bag.ga[i]), a = PARTIAL ? all(bag.a[i]) : vf{}, gg = all(bag.gg);
-    vf top = all(-INF), slope;
-    for (int64_t j = 0; j < width; j += W)
-      top = larger(logit<PARTIAL, SQUARE>(load(S + j), load(G + j), M + j, bag.gc + j0 + j, bag.c + j0 + j, ga, a, gg, slope),
-                   top);
-    return lane_max(top);
+    const float *gc = bag.gc + j0, *c = PARTIAL ? bag.c + j0 : nullptr;
+    vf top = all(-INF);
+    for (int64_t j = 0; j < width; j += W) {
+      const vf e = logit<PARTIAL>(load(S + j), load(G + j), M + j, gc + j, c + j, ga, a, gg);
+      top = larger(e, top);
+      store(S + j, e);
+    }
+    return top;
   }
 
-  // Replaces the products in S by the weights, exp(logit - shift), and adds up; returns whether the shift is too small.
-  bool row_weights(int64_t i, int64_t j0, int64_t width, float shift, float *S, const float *G, const float *M,
-                   const Keep &keep, vf sums[3]) const {
-    const vf ga = all(bag.ga[i]), a = PARTIAL ? all(bag.a[i]) : vf{}, gg = all(bag.gg), low = all(shift);
-    vf weight{}, weight_g{}, weight_m{}, top = all(-INF), slope;
+  // Replaces the logits in S by the weights, exp(logit - shift), and adds them up.
+  void weights(int64_t i, int64_t j0, int64_t width, int64_t item, RowState &state, int64_t r, float *S, const float *G,
+               const float *M) const {
+    const Keep keep(static_cast<uint64_t>(p.seed), static_cast<uint64_t>(item * bag.n + i), threshold);
+    const vf low = all(state.shift[r]);
+    vf weight = load(state.weight[r]), weight_g = load(state.g[r]), weight_m = load(state.m[r]);
     for (int64_t j = 0; j < width; j += W) {
-      const vf g = load(G + j);
-      const vf t =
-          logit<PARTIAL, SQUARE>(load(S + j), g, M + j, bag.gc + j0 + j, bag.c + j0 + j, ga, a, gg, slope) - low;
-      top = larger(t, top);
-      vf w = exp2_or_zero(t);
+      vf w = exp2_or_zero(load(S + j) - low);
       weight += w;
       if (DROP) w = only_where(keep(static_cast<uint32_t>(j0 + j)), w);
-      weight_g = fma(w, g, weight_g);
+      weight_g = fma(w, load(G + j), weight_g);
       if (PARTIAL) weight_m = fma(w, load(M + j), weight_m);
       store(S + j, w);
     }
-    sums[0] = weight, sums[1] = weight_g, sums[2] = weight_m;
-    // Up to 2^64 above the shift nothing overflows: rescaling is rare.
-    return lane_max(top) > 64.0f;
+    store(state.weight[r], weight);
+    store(state.g[r], weight_g);
+    store(state.m[r], weight_m);
   }
 
   void block(int64_t item, int64_t i0, int64_t rows, float *S, float *G, float *X, float *M, float *O) const {
@@ -315,33 +333,23 @@ struct Forward {
         spread_panel<TJ>(panel, count, d, k, bag.bias + j0, S, width);
         distances(bag, i0 + r0, count, j0, width, p.self_pair, G, X, M);
         for (int64_t x = 0; x < count; ++x) {
-          const int64_t r = r0 + x, i = i0 + r;
-          float *s = S + x * TJ;
-          const float *g = G + x * TJ, *m = M + x * TJ;
-          const Keep keep(static_cast<uint64_t>(p.seed), static_cast<uint64_t>(item * n + i), threshold);
-          vf sums[3];
-          if (state.shift[r] == -INF) state.shift[r] = row_max(i, j0, width, s, g, m);
-          if (state.shift[r] == -INF) {  // all padding so far
-            fill(s, s + width, 0.0f);
-            continue;
-          }
-          if (__builtin_expect(row_weights(i, j0, width, state.shift[r], s, g, m, keep, sums), 0)) {
-            spread<1, false, TJ>(panel + x, 6, d, k, bag.bias + j0, s, width);
-            const float shift = row_max(i, j0, width, s, g, m);
-            const float shrink = exp2f(state.shift[r] - shift);
-            state.shift[r] = shift;
+          const int64_t r = r0 + x;
+          const vf tops = logits(i0 + r, j0, width, S + x * TJ, G + x * TJ, M + x * TJ);
+          // Up to 2^64 above the shift nothing overflows, so the sums are rescaled rarely.
+          if (__builtin_expect(any_above(tops, state.shift[r] + 64.0f), 0)) {
+            const float top = lane_max(tops);
+            const float shrink = exp2f(state.shift[r] - top);
+            state.shift[r] = top;
             for (int l = 0; l < W; ++l) {
               state.weight[r][l] *= shrink;
               state.g[r][l] *= shrink;
               state.m[r][l] *= shrink;
             }
             for (int64_t y = 0; y < o; ++y) O[r * o + y] *= shrink;
-            row_weights(i, j0, width, shift, s, g, m, keep, sums);
           }
-          store(state.weight[r], load(state.weight[r]) + sums[0]);
-          store(state.g[r], load(state.g[r]) + sums[1]);
-          if (PARTIAL) store(state.m[r], load(state.m[r]) + sums[2]);
         }
+        for (int64_t x = 0; x < count; ++x)
+          weights(i0 + r0 + x, j0, width, item, state, r0 + x, S + x * TJ, G + x * TJ, M + x * TJ);
         gather_all<TJ>(S, count, bag.v + j0 * o, width, o, O + r0 * o, o);
       }
     }
@@ -432,7 +440,7 @@ struct Incoming {
   }
 };
 
-template <int PHI, bool PARTIAL, bool DROP, bool SQUARE>
+template <int PHI, bool PARTIAL, bool DROP>
 struct Backward {
   const das_problem &p;
   const Bag &bag;
@@ -440,25 +448,34 @@ struct Backward {
   DistancePass distances;
   int32_t threshold;
 
-  // S holds q.k and D holds dz.v; they become the weights (after dropout) and w = dL/de for `count` rows.
-  void weights(int64_t item, int64_t i0, int64_t count, int64_t j0, int64_t width, float *S, float *D, Sums &t) const {
+  // S holds q.k and becomes the weights before dropout.
+  void weights(int64_t item, int64_t i0, int64_t count, int64_t j0, int64_t width, float *S, const Sums &t) const {
+    const vf gg = all(bag.gg);
+    const float *gc = bag.gc + j0, *c = PARTIAL ? bag.c + j0 : nullptr, *lse = p.lse + item * bag.n;
+    const float *G = t.G, *M = t.M;
+    for (int64_t i = i0; i < i0 + count; ++i, S += TJ, G += TJ, M += TJ) {
+      const vf ga = all(bag.ga[i]), a = PARTIAL ? all(bag.a[i]) : vf{}, low = all(lse[i]);
+      for (int64_t j = 0; j < width; j += W) {
+        const vf e = logit<PARTIAL>(load(S + j), load(G + j), M + j, gc + j, c + j, ga, a, gg);
+        store(S + j, exp2_or_zero(e - low));
+      }
+    }
+  }
+
+  // D holds dz.v and becomes w = dL/de; S becomes the weights after dropout; the sums over rows and columns are taken.
+  void gradients(int64_t item, int64_t i0, int64_t count, int64_t j0, int64_t width, float *S, float *D, Sums &t) const {
     const vf gg = all(bag.gg), beta = all(bag.beta), kept = all(static_cast<float>(1.0 / (1.0 - p.dropout)));
-    const float *gc = bag.gc + j0, *c = PARTIAL ? bag.c + j0 : nullptr;
-    const float *G = t.G, *X = t.X, *M = t.M;
+    const float *gc = bag.gc + j0, *G = t.G, *X = t.X, *M = t.M;
     vf alpha[8] = {}, mu[8] = {};
     vf d_theta{}, d_beta{}, d_gg{};
     for (int64_t r = 0; r < count; ++r, S += TJ, D += TJ, G += TJ, X += TJ, M += TJ) {
       const int64_t i = i0 + r;
       const Keep keep(static_cast<uint64_t>(p.seed), static_cast<uint64_t>(item * bag.n + i), threshold);
-      const float *lse = p.lse + item * bag.n;
-      const vf ga = all(bag.ga[i]), a = PARTIAL ? all(bag.a[i]) : vf{}, low = all(lse[i]), common = all(in.common[i]);
+      const vf ga = all(bag.ga[i]), common = all(in.common[i]);
       const vf dg = all(in.dg[i]), dg_ln2 = all(in.dg_ln2[i]), dm_ln2 = all(in.dm_ln2[i]);
       vf row_alpha{}, row_mu{};
       for (int64_t j = 0; j < width; j += W) {
-        const vf g = load(G + j);
-        vf slope;
-        const vf e = logit<PARTIAL, SQUARE>(load(S + j), g, M + j, gc + j, c + j, ga, a, gg, slope);
-        const vf weight = exp2_or_zero(e - low);
+        const vf g = load(G + j), weight = load(S + j);
         vf d_weight = fma(g, dg_ln2, load(D + j));
         if (PARTIAL) d_weight = fma(load(M + j), dm_ln2, d_weight);
         vf used = weight;
@@ -466,15 +483,19 @@ struct Backward {
           const vf factor = only_where(keep(static_cast<uint32_t>(j0 + j)), kept);
           used = weight * factor;
           d_weight = d_weight * factor;
+          store(S + j, used);
         }
         const vf w = weight * (d_weight - common);
-        store(S + j, used);
         store(D + j, w);
         const vf wg = w * g;
         row_alpha += wg;
         store(t.gamma + j, load(t.gamma + j) + wg);
+        vf slope = ga + load(gc + j);
+        if (PARTIAL) {
+          slope = fma(gg + gg, g, slope);
+          d_gg = fma(wg, g, d_gg);
+        }
         vf d_g = fma(w, slope, used * dg);
-        if (SQUARE) d_gg = fma(wg, g, d_gg);
         if (PARTIAL) {
           const vf m = load(M + j), wm = w * m;
           row_mu += wm;
@@ -506,7 +527,7 @@ struct Backward {
     }
     t.theta += lane_sum(d_theta);
     t.beta += lane_sum(d_beta);
-    if (SQUARE) t.gg += lane_sum(d_gg);
+    if (PARTIAL) t.gg += lane_sum(d_gg);
   }
 
   // All rows against one tile of columns: finishes the gradients of its keys and values.
@@ -525,7 +546,8 @@ struct Backward {
         spread_panel<TJ>(bag.q_panel + (i0 + r) * d, count, d, k, bag.bias + j0, S, width);
         spread_panel<TJ>(in.panel + (i0 + r) * o, count, o, v, nullptr, D, width);
         distances(bag, i0 + r, count, j0, width, p.self_pair, t.G, t.X, t.M);
-        weights(item, i0 + r, count, j0, width, S, D, t);
+        weights(item, i0 + r, count, j0, width, S, t);
+        gradients(item, i0 + r, count, j0, width, S, D, t);
         gather_all<TJ>(D, count, k, width, d, t.dq + (i0 + r) * d, d);
       }
       spread_add<TJ>(bag.q_rows + i0 * d, d, rows, t.D, t.dk, width);
@@ -584,7 +606,7 @@ inline void finish(const das_problem &p, const Bag &bag, int64_t item, Sums *con
     mu_sum += mu;
     if (p.d_value_embed) {
       const float *dz = p.d_out + (item * n + i) * o;
-      const double g = p.g_sum[item * n + i], m = p.m_sum[item * n + i];
+      const double g = p.g_sum[item * n + i], m = bag.partial ? p.m_sum[item * n + i] : 1.0;
       for (int64_t y = 0; y < o; ++y) {
         z_g[y] += g * dz[y];
         z_m[y] += m * dz[y];
@@ -622,8 +644,8 @@ inline void finish(const das_problem &p, const Bag &bag, int64_t item, Sums *con
   }
   if (p.d_value_embed)
     for (int64_t y = 0; y < o; ++y) {
-      double base = z_m[y];
-      if (!bag.partial) {
+      double base = z_m[y];  // without dropout and with all m_ij = 1 the sums m_i are 1
+      if (!bag.partial && p.dropout > 0) {
         base = 0;
         for (int64_t s = 0; s < count; ++s) base += sums[s]->v_sum[y];
       }
@@ -632,10 +654,10 @@ inline void finish(const das_problem &p, const Bag &bag, int64_t item, Sums *con
     }
 }
 
-template <bool PARTIAL, bool DROP, bool SQUARE>
+template <bool PARTIAL, bool DROP>
 void run_forward(const das_problem &p, const Bag &bag, int64_t item, DistancePass distances, int32_t threshold, int threads,
                  float *tiles) {
-  const Forward<PARTIAL, DROP, SQUARE> forward{p, bag, distances, threshold};
+  const Forward<PARTIAL, DROP> forward{p, bag, distances, threshold};
   const int64_t blocks = (bag.n + TI - 1) / TI;
   (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
@@ -646,16 +668,16 @@ void run_forward(const das_problem &p, const Bag &bag, int64_t item, DistancePas
 #else
     const int64_t me = 0;
 #endif
-    float *own = tiles + me * (24 * TJ + (TI * bag.o + 15) / 16 * 16);
-    forward.block(item, b * TI, least(TI, bag.n - b * TI), own, own + 6 * TJ, own + 12 * TJ, own + 18 * TJ,
-                  own + 24 * TJ);
+    float *own = tiles + me * (18 * TJ + (TI * bag.o + 15) / 16 * 16);
+    forward.block(item, b * TI, least(TI, bag.n - b * TI), own, own + 6 * TJ, own + 6 * TJ, own + 12 * TJ,
+                  own + 18 * TJ);
   }
 }
 
-template <int PHI, bool PARTIAL, bool DROP, bool SQUARE>
+template <int PHI, bool PARTIAL, bool DROP>
 void run_backward(const das_problem &p, const Bag &bag, const Incoming &in, int64_t item, DistancePass distances,
                   int32_t threshold, int threads, Sums **sums) {
-  const Backward<PHI, PARTIAL, DROP, SQUARE> backward{p, bag, in, distances, threshold};
+  const Backward<PHI, PARTIAL, DROP> backward{p, bag, in, distances, threshold};
   (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
   for (int64_t t = 0; t < bag.tiles; ++t) {
@@ -672,23 +694,17 @@ void run_backward(const das_problem &p, const Bag &bag, const Incoming &in, int6
 typedef void (*RunForward)(const das_problem &, const Bag &, int64_t, DistancePass, int32_t, int, float *);
 typedef void (*RunBackward)(const das_problem &, const Bag &, const Incoming &, int64_t, DistancePass, int32_t, int, Sums **);
 
-#define DAS_EIGHT(run) \
-  run(false, false, false), run(false, false, true), run(false, true, false), run(false, true, true), \
-      run(true, false, false), run(true, false, true), run(true, true, false), run(true, true, true)
-
-inline RunForward choose_forward(int choice) {
-#define DAS_RUN(a, b, c) run_forward<a, b, c>
-  static const RunForward table[8] = {DAS_EIGHT(DAS_RUN)};
-#undef DAS_RUN
-  return table[choice];
+inline RunForward choose_forward(bool partial, bool drop) {
+  static const RunForward table[2][2] = {{run_forward<false, false>, run_forward<false, true>},
+                                         {run_forward<true, false>, run_forward<true, true>}};
+  return table[partial][drop];
 }
 
 template <int PHI>
-RunBackward choose_backward(int choice) {
-#define DAS_RUN(a, b, c) run_backward<PHI, a, b, c>
-  static const RunBackward table[8] = {DAS_EIGHT(DAS_RUN)};
-#undef DAS_RUN
-  return table[choice];
+RunBackward choose_backward(bool partial, bool drop) {
+  static const RunBackward table[2][2] = {{run_backward<PHI, false, false>, run_backward<PHI, false, true>},
+                                          {run_backward<PHI, true, false>, run_backward<PHI, true, true>}};
+  return table[partial][drop];
 }
 
 // Everything for one item (a head of a bag), carved out of scratch memory.
@@ -701,7 +717,7 @@ struct Worker {
 
   Worker(const das_problem &p, Arena &arena, int threads, bool backward) : bag(p, arena), in(bag, arena) {
     if (!backward) {
-      tiles = arena.take(threads * (24 * TJ + (TI * bag.o + 15) / 16 * 16));
+      tiles = arena.take(threads * (18 * TJ + (TI * bag.o + 15) / 16 * 16));
       return;
     }
     sums = arena.take<Sums *>(threads);
@@ -717,8 +733,8 @@ struct Worker {
     const int status = bag.pack(p, item / p.heads, item % p.heads);
     if (status != DAS_OK) return status;
     const int phi = p.theta ? static_cast<int>(p.phi) : static_cast<int>(NO_PHI);
-    const DistancePass distances = bag.partial ? choose_distance_pass<true>(phi, p.axes) : choose_distance_pass<false>(phi, p.axes);
-    choose_forward(choice(p))(p, bag, item, distances, threshold(p), threads, tiles);
+    const DistancePass distances = bag.partial ? choose_distance_pass<true>(phi, bag) : choose_distance_pass<false>(phi, bag);
+    choose_forward(bag.partial, p.dropout > 0)(p, bag, item, distances, threshold(p), threads, tiles);
     return DAS_OK;
   }
 
@@ -728,20 +744,19 @@ struct Worker {
     in.pack(p, bag, item);
     for (int t = 0; t < threads; ++t) sums[t]->clear(bag);
     const int phi = p.theta ? static_cast<int>(p.phi) : static_cast<int>(NO_PHI);
-    const DistancePass distances = bag.partial ? choose_distance_pass<true>(phi, p.axes) : choose_distance_pass<false>(phi, p.axes);
+    const DistancePass distances = bag.partial ? choose_distance_pass<true>(phi, bag) : choose_distance_pass<false>(phi, bag);
     RunBackward run;
     switch (phi) {
-      case SIGMOID: run = choose_backward<SIGMOID>(choice(p)); break;
-      case EXPONENTIAL: run = choose_backward<EXPONENTIAL>(choice(p)); break;
-      case GAUSSIAN: run = choose_backward<GAUSSIAN>(choice(p)); break;
-      default: run = choose_backward<IDENTITY>(choice(p)); break;
+      case SIGMOID: run = choose_backward<SIGMOID>(bag.partial, p.dropout > 0); break;
+      case EXPONENTIAL: run = choose_backward<EXPONENTIAL>(bag.partial, p.dropout > 0); break;
+      case GAUSSIAN: run = choose_backward<GAUSSIAN>(bag.partial, p.dropout > 0); break;
+      default: run = choose_backward<IDENTITY>(bag.partial, p.dropout > 0); break;
     }
     run(p, bag, in, item, distances, threshold(p), threads, sums);
     finish(p, bag, item, sums, threads, work);
     return DAS_OK;
   }
 
-  int choice(const das_problem &p) const { return (bag.partial ? 4 : 0) | (p.dropout > 0 ? 2 : 0) | (bag.square ? 1 : 0); }
   static int32_t threshold(const das_problem &p) { return static_cast<int32_t>(nearbyint(p.dropout * 16777216.0)); }
 };
 

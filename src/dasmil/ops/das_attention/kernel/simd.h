@@ -36,6 +36,9 @@ DAS_INLINE vf at_most(float high, vf x) { return _mm256_min_ps(_mm256_set1_ps(hi
 DAS_INLINE vf larger(vf a, vf b) { return _mm256_max_ps(a, b); }
 DAS_INLINE vf root(vf x) { return _mm256_sqrt_ps(x); }
 DAS_INLINE vf magnitude(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+DAS_INLINE bool any_above(vf x, float limit) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GT_OQ)) != 0;
+}
 
 // The sums of the lanes of four vectors.
 DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) {
@@ -55,6 +58,11 @@ DAS_INLINE vf root(vf x) {
   return y;
 }
 DAS_INLINE vf magnitude(vf x) { return bits(bits(x) & 0x7FFFFFFF); }
+DAS_INLINE bool any_above(vf x, float limit) {
+  bool any = false;
+  for (int i = 0; i < W; ++i) any |= x[i] > limit;
+  return any;
+}
 
 DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) {
   for (int i = 0; i < W; ++i) {
@@ -80,13 +88,12 @@ DAS_INLINE float lane_max(vf x) {
 DAS_INLINE vf exp2_normal(vf x) {
   const vf magic = all(12582912.0f);
   const vf shifted = x + magic;
-  const vf r = x - (shifted - magic);
-  vf y = all(0.001326472731307149f);
-  y = fma(y, r, all(0.009671512991189957f));
-  y = fma(y, r, all(0.05550733581185341f));
-  y = fma(y, r, all(0.24022242426872253f));
-  y = fma(y, r, all(0.6931470036506653f));
-  y = fma(y, r, all(1.0f));
+  const vf r = x - (shifted - magic), r2 = r * r;
+  // In pairs (Estrin's scheme): one product more than Horner's, but a chain of three steps instead of five.
+  const vf high = fma(all(0.001326472731307149f), r, all(0.009671512991189957f));
+  const vf middle = fma(all(0.05550733581185341f), r, all(0.24022242426872253f));
+  const vf low = fma(all(0.6931470036506653f), r, all(1.0f));
+  const vf y = fma(fma(high, r2, middle), r2, low);
   return bits(bits(y) + (bits(shifted) << 23));
 }
 DAS_INLINE vf exp2_or_zero(vf x) { return exp2_normal(at_least(-126.0f, x)) - 1.17549435e-38f; }

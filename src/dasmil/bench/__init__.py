@@ -1,0 +1,1 @@
+"""Side-by-side measurements that print ratios. Absolute times belong to one machine; ratios of one run travel."""

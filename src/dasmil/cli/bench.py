@@ -1,0 +1,18 @@
+"""`dasmil bench`: measurements side by side, as ratios; each is a module of `dasmil.bench`."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+app = App(name="bench", help_epilogue="Example: dasmil bench attention --quick")
+
+BENCHES = {
+    "attention": "Distance-aware attention beside its naive form and plain attention: time, memory, error.",
+    "models": "Memory and time of one very large bag, for the models that attend.",
+    "training": "Many runs trained at once beside one bag at a time.",
+    "extract": "The slide pipeline beside a bare OpenSlide loop.",
+    "cohort": "Memory of training on one very large bag.",
+    "explain": "The account of one very large bag beside the model's forward pass.",
+}
+for _bench, _help in BENCHES.items():
+    app.command(f"dasmil.bench.{_bench}:main", name=_bench, help=_help)
