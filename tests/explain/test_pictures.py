@@ -10,12 +10,13 @@ import torch
 
 from dasmil.errors import DataError
 from dasmil.explain import explain
-from dasmil.explain.bundle import write_bundle
-from dasmil.explain.distance import learned_distances, phi_figure, phi_values
+from dasmil.explain.distance import learned_distances, phi_values
 from dasmil.explain.export import write_geojson, write_instances, write_pairs
 from dasmil.explain.ground import CollageGround, check_ground, layout_of, level0_boxes
-from dasmil.explain.heatmap import compose, limits, map_image, nice_length, paint, tiles_figure
 from dasmil.models import create_model
+from dasmil.report.explanation.bundle import write_bundle
+from dasmil.report.explanation.heatmap import compose, limits, map_image, nice_length, paint, tiles_figure
+from dasmil.report.explanation.phi import phi_figure
 from dasmil.types import Bag
 
 MPP = 0.5

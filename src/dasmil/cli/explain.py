@@ -174,9 +174,9 @@ def _one_bag(
 
     from dasmil.errors import unknown_name
     from dasmil.explain import explain as account
-    from dasmil.explain.bundle import write_bundle
     from dasmil.explain.export import summary
     from dasmil.explain.ground import UNIT_SYMBOL
+    from dasmil.report.explanation.bundle import write_bundle
 
     wanted = True if score == "attention" else attention
     explanation = account(model, bag, method=method, target=target, top=top, attention=wanted)

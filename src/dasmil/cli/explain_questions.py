@@ -149,9 +149,10 @@ def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int
 
 def distances(run: Path, output: Path | None, json: bool) -> int:
     """The learned distance over seeds."""
-    from dasmil.explain.distance import learned_distances, phi_figure
+    from dasmil.explain.distance import learned_distances
     from dasmil.explain.export import write_json
     from dasmil.explain.ground import UNIT_SYMBOL
+    from dasmil.report.explanation.phi import phi_figure
     from dasmil.report.style import save_png
 
     models = models_of(run)

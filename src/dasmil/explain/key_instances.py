@@ -70,7 +70,7 @@ def bag_aurocs(
         if number < gradient_bags:
             scores[GRADIENTS] = account.explain(method="integrated-gradients", attention=False).contributions
         for name, score in scores.items():
-            found.setdefault(name, []).append(float(auroc(score.double().numpy(), key)[0]))
+            found.setdefault(name, []).append(float(auroc(score.double().cpu().numpy(), key)[0]))
         if progress:
             progress()
     return {name: np.array(values) for name, values in found.items()}

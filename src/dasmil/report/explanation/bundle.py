@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dasmil.explain.export import summary, write_geojson, write_instances, write_json, write_pairs
 from dasmil.explain.ground import Ground, layout_of
-from dasmil.explain.heatmap import map_figure, tiles_figure
-from dasmil.explain.page import write_page
 from dasmil.models.base import MILModel
+from dasmil.report.explanation.heatmap import map_figure, tiles_figure
+from dasmil.report.explanation.page import write_page
 from dasmil.report.style import save_png
 from dasmil.types import Bag, Explanation
 

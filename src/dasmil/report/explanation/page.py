@@ -12,11 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from dasmil import __version__
-from dasmil.explain.distance import phi_figure
 from dasmil.explain.export import written
 from dasmil.explain.ground import UNIT_SYMBOL
-from dasmil.explain.heatmap import SCORE_LABELS, is_signed
 from dasmil.models.base import MILModel
+from dasmil.report.explanation.heatmap import SCORE_LABELS, is_signed
+from dasmil.report.explanation.phi import phi_figure
 from dasmil.report.style import css_variables, to_svg
 from dasmil.types import Bag, Explanation
 
@@ -43,7 +43,10 @@ def write_page(
     configuration.
     """
     environment = Environment(
-        loader=PackageLoader("dasmil.explain", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("dasmil.report.explanation", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     truth = bag.metadata.get("threshold_px")
     phi = None

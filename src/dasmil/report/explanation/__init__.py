@@ -1,0 +1,1 @@
+"""Pictures and the page of an explanation: what `dasmil explain` writes for one bag."""
