@@ -29,6 +29,7 @@ VERBS = {
     "encoders": "List the encoders that `extract` can use.",
     "doctor": "Check a folder of features, and its label table, before training.",
     "models": "List the models: their paper, their use of positions, their parameters.",
+    "reproduce": "Make the paper's tables and figures again, beside the printed figures.",
     "bench": "Measure speed and memory side by side, as ratios.",
 }
 for _verb, _help in VERBS.items():

@@ -1,0 +1,165 @@
+"""The cells of the paper's tables: which model, trained how, on which bags; and the work that fills one cell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dasmil.errors import unknown_name
+from dasmil.models import MODELS
+from dasmil.paper.recipes import load_recipe
+
+DATASETS = ("mnist-collage", "mnist-collage-inv")
+PROTOCOLS = ("published", "clean")
+TABLES = ("collage", "tuned", "ablations")
+SEEDS = 5
+TUNED_SEEDS = 10
+"""Of das-mil in the table `tuned`, whose figures are meant to be trusted to the third digit."""
+
+QUICK_EPOCHS, QUICK_SEEDS = 8, 2
+QUICK_ROWS = {"collage": ("das-mil", "sa"), "tuned": ("das-mil",), "ablations": ("kqv", "kq")}
+
+ABLATIONS: Mapping[str, dict[str, Any]] = {
+    "k": {"embeddings": "k"},
+    "q": {"embeddings": "q"},
+    "v": {"embeddings": "v"},
+    "kq+product": {"embeddings": "kq", "product_term": True},
+    "kq": {"embeddings": "kq"},
+    "kv": {"embeddings": "kv"},
+    "qv": {"embeddings": "qv"},
+    "kqv+product": {"product_term": True},
+    "kqv-frozen": {"train_embeddings": False},
+    "kqv": {},
+    "fixed-phi": {"train_phi": False},
+    "identity-phi": {"phi": "identity", "theta_init": 0.0, "beta_init": 1.0, "train_phi": False},
+}
+"""Rows of the ablation table (the last two: mentioned in the paper without figures) -> options of das-mil."""
+
+# Filled in this order, so that an unfinished table already answers the main question; slow models come last.
+_FIRST = ("das-mil", "sa", "max-pool", "disc-rel-sa")
+_LAST = ("gcn", "gat", "mil-gnn", "mil-gnn-ds", "transmil")
+MODEL_ORDER = (*_FIRST, *(name for name in MODELS if name not in (*_FIRST, *_LAST)), *_LAST)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of several seeds on one data set; its figures fill one place of a table."""
+
+    table: str
+    protocol: str
+    row: str
+    dataset: str
+    model: str
+    recipe: str
+    seeds: tuple[int, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the model, beyond those of the recipe."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Settings that overrule the recipe."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.table}/{self.protocol}/{self.row}/{self.dataset}"
+
+    def plan(self) -> dict[str, Any]:
+        """Everything that decides the numbers of this cell, as JSON: two cells with the same plan are the same."""
+        recipe = load_recipe(self.recipe, self.model)
+        return {
+            **asdict(self),
+            "seeds": list(self.seeds),
+            "preset": recipe.preset,
+            "options": {**recipe.options, **self.options},
+            "training": {**recipe.training, **self.training},
+        }
+
+
+def table_rows(table: str) -> tuple[str, ...]:
+    """The rows of a table, in the order in which it is printed."""
+    if table not in TABLES:
+        raise unknown_name("table", table, TABLES)
+    return tuple(ABLATIONS) if table == "ablations" else tuple(MODELS)
+
+
+def make_cell(
+    table: str, row: str, dataset: str, protocol: str, *, seeds: int | None = None, quick: bool = False
+) -> Cell:
+    """The cell of a row and data set. The full model of the ablation table is the das-mil of the collage table."""
+    if row not in table_rows(table):
+        raise unknown_name(f"row of the table {table}", row, table_rows(table))
+    if table == "ablations" and row == "kqv":
+        table, row = "collage", "das-mil"
+    count = seeds or (QUICK_SEEDS if quick else TUNED_SEEDS if (table, row) == ("tuned", "das-mil") else SEEDS)
+    return Cell(
+        table,
+        protocol,
+        row,
+        dataset,
+        model="das-mil" if table == "ablations" else row,
+        recipe="tuned" if table == "tuned" else "paper",
+        seeds=tuple(range(count)),
+        options=ABLATIONS[row] if table == "ablations" else {},
+        training={"epochs": QUICK_EPOCHS} if quick else {},
+    )
+
+
+def table_cells(
+    table: str,
+    protocol: str,
+    *,
+    rows: Sequence[str] | None = None,
+    datasets: Sequence[str] = DATASETS,
+    seeds: int | None = None,
+    quick: bool = False,
+) -> list[Cell]:
+    """The cells of a table in the order in which they are worth filling."""
+    known = table_rows(table)
+    for row in rows or ():
+        if row not in known:
+            raise unknown_name(f"row of the table {table}", row, known)
+    wanted = rows or (QUICK_ROWS[table] if quick else known)
+    order = known if table == "ablations" else MODEL_ORDER
+    return [
+        make_cell(table, row, dataset, protocol, seeds=seeds, quick=quick)
+        for row in sorted(wanted, key=order.index)
+        for dataset in datasets
+    ]
+
+
+def held_out(dataset: str, protocol: str) -> dict[str, Any]:
+    """The sets that a cell is scored on after training: validation and the large test set are always the clean ones."""
+    from dasmil.data import load_dataset
+
+    return {
+        "validation": load_dataset(dataset, protocol="clean", split="val"),
+        "test": load_dataset(dataset, protocol=protocol, split="test"),
+        "test-large": load_dataset(dataset, protocol="clean", split="test-large"),
+    }
+
+
+def run_cell(plan: dict[str, Any], run: str, result: str) -> None:
+    """Train a cell in the run directory `run` (or go on with it) and write its small result files."""
+    from dasmil.data import load_dataset
+    from dasmil.paper.stored import collect, write_cell
+    from dasmil.train.fit import fit
+
+    folder = Path(run)
+    resumed = (folder / "config.json").exists()
+    begun = time.process_time()
+    fit(
+        plan["model"],
+        load_dataset(plan["dataset"], protocol=plan["protocol"], split="train"),
+        seeds=plan["seeds"],
+        preset=plan["preset"],
+        model_options=plan["options"],
+        out=folder,
+        resume=resumed,
+        tests=held_out(plan["dataset"], plan["protocol"]),
+        data={"name": plan["dataset"], "protocol": plan["protocol"]},
+        **plan["training"],
+    )
+    # The time of an interrupted cell would leave out what the earlier process did.
+    seconds = None if resumed else time.process_time() - begun
+    write_cell(Path(result), plan, collect(folder, plan["seeds"]), folder, cpu_seconds=seconds)

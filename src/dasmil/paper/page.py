@@ -1,0 +1,140 @@
+"""One HTML page with all tables: dots with intervals, and the paper's value as a thin tick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dasmil.paper.cells import DATASETS
+from dasmil.paper.grid import Choice
+from dasmil.paper.summary import METRICS
+from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims
+from dasmil.paper.text import DISTANCE_HEAD, GRID_HEAD, cells_of, distance_cells, grid_cells, header
+from dasmil.report.figures import Score, scores
+from dasmil.report.page import Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
+from dasmil.report.style import ACCENT, GREY, ORANGE
+
+POSITION_COLOUR = {"relative": ACCENT, "absolute": ORANGE, "none": GREY}
+WORDS = 2  # the first columns of the tables hold words, not numbers
+
+
+def write_tables_page(
+    path: Path,
+    protocol: str,
+    tables: dict[str, list[Entry]],
+    values: Sequence[DistanceValue],
+    grid: Sequence[Choice],
+    *,
+    quick: bool,
+) -> Path:
+    """Write the page; tables without a single finished cell are left out and named."""
+    shown = {name: rows for name, rows in tables.items() if any(entry.cell for entry in rows)}
+    sections = [section for name, rows in shown.items() for section in _table_sections(name, protocol, rows)]
+    if values:
+        rows = [distance_cells(value) for value in values]
+        text = (
+            "DAS-MIL minus plain self-attention, the same model without its distance terms: the same recipe, the same "
+            "training bags, the same 2,000 clean test bags. The interval resamples the bags, the same ones for both."
+        )
+        columns = [Column(name, number=i > WORDS) for i, name in enumerate(DISTANCE_HEAD)]
+        sections.insert(0, Section("What distance is worth", [text], [Table(columns, rows)], anchor="distance"))
+    if grid:
+        columns = [Column(name, number=name in GRID_HEAD[4:7] + GRID_HEAD[8:]) for name in GRID_HEAD]
+        text = (
+            "Balanced accuracy of one seed per setting, mnist-collage. Chosen by the clean validation bags; the last "
+            "columns say what choosing by the test set, the authors' way, would have claimed."
+        )
+        table = Table(columns, [grid_cells(choice) for choice in grid])
+        sections.append(Section("The search for settings", [text], [table], anchor="grid"))
+    missing = [TITLES[name] for name in tables if name not in shown]
+    notices = [f"Not yet run: {', '.join(missing)}."] if missing else []
+    if quick:
+        notices.insert(0, "A quick run of a few epochs and seeds, for trying out: its figures mean nothing.")
+    page = Page(
+        title="The tables of the DAS-MIL paper, made again",
+        kicker=f"dasmil reproduce, {protocol} protocol",
+        lead="The paper's tables made again, beside the printed figures and a large clean test set",
+        headlines=_headlines(tables),
+        remarks=[
+            "Dots are means over seeds at the last epoch, rings single seeds, bars 95 % intervals of the mean under "
+            "resampling of the bags, thin black ticks the paper's printed means. Blue: models that see relative "
+            "distances; orange: absolute positions; grey: no positions."
+        ],
+        notices=notices,
+        sections=sections,
+    )
+    return write_page(page, path)
+
+
+def _headlines(tables: dict[str, list[Entry]]) -> list[Headline]:
+    found = []
+    for table, recipe in (("tuned", "tuned"), ("collage", "the paper's")):
+        rows = [e for e in tables.get(table, []) if e.row == "das-mil" and e.cell]
+        if not rows:
+            continue
+        for entry in rows:
+            figure = entry.figure("test-large", "balanced_accuracy")
+            assert figure is not None
+            low, high = figure["interval"]
+            note = f"95 % interval {low:.3f}–{high:.3f}; 2,000 clean bags, {entry.seeds} seeds, {recipe} recipe"
+            found.append(Headline(f"DAS-MIL, {entry.dataset}, balanced accuracy", f"{figure['mean']:.3f}", note))
+        break
+    return found
+
+
+def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Section]:
+    pictures = [_dots(rows, dataset, split, protocol) for dataset in DATASETS for split in ("test", "test-large")]
+    tables = [
+        Table(
+            [Column(name, number=i >= WORDS) for i, name in enumerate(header(table))],
+            [cells_of(entry, metric) for entry in rows if entry.dataset == dataset],
+            caption=f"{dataset}, {METRIC_NAMES[metric]}",
+        )
+        for metric in METRICS
+        for dataset in DATASETS
+    ]
+    return [
+        Section(
+            f"{TITLES[table]}",
+            claims(table, rows),
+            tables,
+            [p for p in pictures if p is not None],
+            folded=[Folded("What made these figures", _manifests(rows))],
+            anchor=table,
+        )
+    ]
+
+
+def _dots(rows: list[Entry], dataset: str, split: str, protocol: str) -> Picture | None:
+    metric = "balanced_accuracy"
+    chosen = []
+    for entry in rows:
+        figure = entry.figure(split, metric)
+        if entry.dataset != dataset or figure is None:
+            continue
+        printed = entry.printed("test", metric) if split == "test" else None
+        score = Score(
+            entry.row, figure["mean"], tuple(figure["interval"]), figure["per_seed"],
+            paper=None if printed is None else printed[0], colour=POSITION_COLOUR[entry.position],
+        )  # fmt: skip
+        chosen.append(score)
+    if not chosen:
+        return None
+    chosen.sort(key=lambda score: -score.mean)
+    bags = "2,000 clean bags" if split == "test-large" else f"100 {protocol} test bags"
+    return picture(scores(chosen, f"balanced accuracy, {dataset}, {bags}"), f"{dataset}: scores on {bags}")
+
+
+def _manifests(rows: list[Entry]) -> str:
+    lines = []
+    for entry in rows:
+        if entry.cell is None:
+            continue
+        plan, made = entry.cell["plan"], entry.cell["versions"]
+        settings = ", ".join(f"{k}={v}" for k, v in {**plan["training"], **plan["options"]}.items())
+        commit = (made["commit"] or "no checkout")[:12] + (" with changes" if made["changed"] else "")
+        lines.append(
+            f"{entry.row}, {entry.dataset}: seeds {plan['seeds'][0]}-{plan['seeds'][-1]}; {settings}; dasmil "
+            f"{made['dasmil']} (commit {commit}, code {made['code']}), torch {made['torch']}, numpy {made['numpy']}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,188 @@
+"""The small files of a cell: logits of every bag and seed (.npz), and the manifest with its summary (.json)."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.engine.units import code_digest
+from dasmil.errors import DataError
+from dasmil.models import load_model
+from dasmil.paper.summary import summarise_cell
+from dasmil.train.run_dir import read_json, replacing, versions, write_json
+
+FORMAT, FORMAT_VERSION = "dasmil-cell", 1
+SPLITS = ("train", "validation", "test", "test-large")
+ROUNDING = 1e-9  # summaries are recomputed on other machines
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Labels [n] and logits [seeds, n] of every set; logits are kept in half precision, and scored as kept."""
+
+    labels: dict[str, NDArray[np.uint8]]
+    logits: dict[str, NDArray[np.float16]]
+
+
+def collect(run: Path, seeds: list[int]) -> Predictions:
+    """The predictions of a finished run directory."""
+    labels: dict[str, list[int]] = {}
+    logits: dict[str, list[list[float]]] = {}
+    for place, seed in enumerate(seeds):
+        with open(run / f"seed-{seed}" / "predictions.csv", encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if place == 0:
+                    labels.setdefault(row["split"], []).append(int(row["label"]))
+                rows = logits.setdefault(row["split"], [])
+                if len(rows) == place:
+                    rows.append([])
+                rows[place].append(float(row["logit"]))
+    limit = float(np.finfo(np.float16).max)
+    return Predictions(
+        {split: np.array(values, np.uint8) for split, values in labels.items()},
+        {split: np.clip(np.array(v), -limit, limit).astype(np.float16) for split, v in logits.items()},
+    )
+
+
+def cell_path(results: Path, key: str) -> Path:
+    """Where the manifest of a cell lives; its predictions stand beside it."""
+    table, protocol, row, dataset = key.split("/")
+    return results / table / protocol / f"{row}.{dataset}.json"
+
+
+def write_predictions(path: Path, predictions: Predictions, **more: NDArray[Any]) -> None:
+    """One compressed file without pickled objects."""
+    arrays: dict[str, Any] = {f"labels.{split}": y for split, y in predictions.labels.items()}
+    arrays |= {f"logits.{split}": z for split, z in predictions.logits.items()}
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays, **more)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of a stored file."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not readable ({error}): restore it, or remove its .json to train again") from error
+
+
+def read_predictions(path: Path) -> Predictions:
+    """The predictions beside a cell's manifest."""
+    arrays = read_arrays(path)
+    parts: dict[str, dict[str, NDArray[Any]]] = {"labels": {}, "logits": {}}
+    for name, array in arrays.items():
+        kind, _, split = name.partition(".")
+        if kind in parts:
+            parts[kind][split] = array
+    if set(parts["labels"]) != set(parts["logits"]) or not parts["labels"]:
+        raise DataError(f"{path} has labels of {sorted(parts['labels'])} but logits of {sorted(parts['logits'])}")
+    return Predictions(parts["labels"], parts["logits"])
+
+
+def write_cell(
+    path: Path, plan: Mapping[str, Any], predictions: Predictions, run: Path, *, cpu_seconds: float | None
+) -> None:
+    """Write predictions, then the manifest: a cell whose manifest exists is complete."""
+    write_predictions(path.with_suffix(".npz"), predictions)
+    data = read_json(run / "data.json")
+    for split in data["splits"].values():
+        del split["bag_ids"]  # the data set gives them again, in this order
+    runs = [read_json(run / f"seed-{seed}" / "status.json") for seed in plan["seeds"]]
+    manifest = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "plan": dict(plan),
+        "summary": summarise_cell(predictions.labels, predictions.logits),
+        "stuck_seeds": [status["seed"] for status in runs if not status["fitted"]],
+        "seeds": [
+            {k: status[k] for k in ("seed", "fitted", "reason", "train_loss", "restarts", "learned_distances")}
+            for status in runs
+        ],
+        "parameters": _parameters(run, plan["seeds"][0]),
+        "config": read_json(run / "config.json"),
+        "data": data,
+        "versions": {**versions(), "code": code_digest(), **commit()},
+        "wall_seconds": _wall_seconds(run, plan["seeds"]),
+        "cpu_seconds": cpu_seconds,
+    }
+    write_json(path, manifest)
+
+
+def _parameters(run: Path, seed: int) -> int:
+    return sum(p.numel() for p in load_model(run / f"seed-{seed}" / "model.safetensors").parameters())
+
+
+def _wall_seconds(run: Path, seeds: list[int]) -> float:
+    """Runs train together, so the time of the longest is that of all."""
+    times = []
+    for seed in seeds:
+        with open(run / f"seed-{seed}" / "metrics.csv", encoding="utf-8", newline="") as file:
+            times.append(sum(float(row["seconds"]) for row in csv.DictReader(file)))
+    return max(times)
+
+
+def commit() -> dict[str, Any]:
+    """The commit of the source checkout and whether its package differs from it; nothing outside of a checkout."""
+    root = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str | None:
+        try:
+            ended = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            return None
+        return ended.stdout.strip() if ended.returncode == 0 else None
+
+    head = git("rev-parse", "HEAD")
+    if head is None or git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return {"commit": None, "changed": None}
+    return {"commit": head, "changed": bool(git("status", "--porcelain", "--", "."))}
+
+
+def read_cell(path: Path) -> dict[str, Any] | None:
+    """The manifest of a cell, or None if it has not been filled yet."""
+    if not path.exists():
+        return None
+    manifest = read_json(path)
+    if manifest.get("format") != FORMAT or manifest.get("format_version") != FORMAT_VERSION:
+        raise DataError(f"{path} is not a cell of dasmil reproduce, version {FORMAT_VERSION}: remove it to train again")
+    return manifest
+
+
+def check_cell(path: Path, labels: Mapping[str, NDArray[Any]]) -> list[str]:
+    """What is wrong with a stored cell: figures that its predictions do not give, labels that are not the bags'."""
+    manifest = read_cell(path)
+    if manifest is None:
+        raise DataError(f"{path} does not exist")
+    predictions = read_predictions(path.with_suffix(".npz"))
+    wrong = [f"no predictions of the set {split}" for split in SPLITS if split not in predictions.labels]
+    for split, found in predictions.labels.items():
+        if not np.array_equal(found, labels[split]):
+            wrong.append(f"the stored labels of {split} are not those of the bags")
+        expected = (len(manifest["plan"]["seeds"]), len(found))
+        if predictions.logits[split].shape != expected:
+            wrong.append(f"logits of {split} have shape {predictions.logits[split].shape}, expected {expected}")
+    if not wrong:
+        again = summarise_cell(predictions.labels, predictions.logits)
+        wrong += _differences(manifest["summary"], again, "")
+    return wrong
+
+
+def _differences(stored: Any, again: Any, where: str) -> list[str]:
+    if isinstance(again, Mapping):
+        keys = sorted({*again, *(stored if isinstance(stored, Mapping) else ())})
+        get = stored.get if isinstance(stored, Mapping) else lambda _: None
+        return [line for key in keys for line in _differences(get(key), again.get(key), f"{where} {key}".strip())]
+    if isinstance(again, list) and isinstance(stored, list) and len(again) == len(stored):
+        return [line for a, b in zip(stored, again) for line in _differences(a, b, where)]
+    if isinstance(stored, (int, float)) and isinstance(again, (int, float)) and abs(stored - again) <= ROUNDING:
+        return []
+    return [f"{where}: stored {stored}, recomputed {again}"]
