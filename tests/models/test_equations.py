@@ -320,14 +320,7 @@ def test_disc_rel_sa_in_chunks_is_exact(monkeypatch: pytest.MonkeyPatch, self_pa
             x = features.clone().requires_grad_()
             logit = model(x, coords, mask, section).logit
             results.append((logit, *torch.autograd.grad(logit, [x, *model.parameters()])))
-    for whole, chunked in zip(results[0], results[2]):
-        torch.testing.assert_close(chunked, whole)
-    # With dropout the chunks draw in another order; that the backward pass saw the same draw shows in the slope.
-    monkeypatch.setattr(discrete, "PAIRS_AT_ONCE", 2 * 13 * 4)
-    x = features.clone().requires_grad_()
-
-    def loss(t: Tensor) -> Tensor:
-        torch.manual_seed(0)
-        return model(t, coords, mask, section).logit
-
-    assert torch.autograd.gradcheck(loss, (x,), eps=1e-6, atol=1e-6)
+    for whole, chunked in ((0, 2), (1, 3)):
+        for a, b in zip(results[whole], results[chunked]):
+            torch.testing.assert_close(b, a)
+    assert (results[0][0] - results[1][0]).abs() > 1e-6, "dropout was not applied"

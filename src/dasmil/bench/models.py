@@ -1,0 +1,69 @@
+"""`dasmil bench models`: memory and time of one large bag, forward and backward, for the models that attend."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+MODELS = ("das-mil", "sa", "disc-rel-sa")
+FEATURES, FIELD_UM, SCALE_UM = 768, 20_000.0, 500.0
+MAX_EXTRA_MIB = 1024.0
+
+
+def main(*, instances: int = 20_000, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+    """Measure one large bag, forward and backward in training mode, on one thread: extra memory and CPU time.
+
+    The settings are those of the preset camelyon16. Exit code 1 when a model needs 1 GiB or more beyond the bag.
+
+    Example: dasmil bench models --instances 5000
+
+    Parameters
+    ----------
+    instances
+        Instances of the bag.
+    json
+        Print as JSON instead of a table.
+    """
+    from dasmil.bench.measure import in_fresh_process, number, table
+
+    rows = [in_fresh_process("dasmil.bench.models", name, instances) for name in MODELS]
+    if json:
+        print(json_module.dumps({"instances": instances, "limit_mib": MAX_EXTRA_MIB, "models": rows}, indent=2))
+    else:
+        lines = [(row["model"], number(row["extra_mib"]), number(row["seconds"])) for row in rows]
+        print(f"One bag of {instances:,} instances, {FEATURES} features, forward and backward, one thread:\n")
+        print(table(("Model", "Extra MiB", "CPU s"), lines))
+        print(f"\nExtra: above the model and the bag. Limit: {MAX_EXTRA_MIB:,.0f} MiB.")
+    return 0 if all(row["extra_mib"] < MAX_EXTRA_MIB for row in rows) else 1
+
+
+def measure(name: str, instances: int) -> dict[str, Any]:
+    """One model in this process, after a small bag that loads what is loaded on first use."""
+    import time
+
+    import torch
+
+    from dasmil.bench.measure import peak_extra_mib
+    from dasmil.models import create_model
+
+    torch.manual_seed(0)
+    model = create_model(name, preset="camelyon16", distance_scale=SCALE_UM).train()
+    seconds = 0.0
+
+    def step(features: torch.Tensor, coords: torch.Tensor) -> None:
+        nonlocal seconds
+        start = time.process_time()
+        model(features, coords).logit.backward()
+        seconds = time.process_time() - start
+
+    step(torch.randn(50, FEATURES), torch.rand(50, 2) * FIELD_UM)
+    features, coords = torch.randn(instances, FEATURES), torch.rand(instances, 2) * FIELD_UM
+    extra = peak_extra_mib(lambda: step(features, coords))
+    return {"model": name, "extra_mib": extra, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    print(json_module.dumps(measure(sys.argv[1], int(sys.argv[2]))))
