@@ -228,6 +228,7 @@ def test_time_left_learns_from_the_slides_that_were_worked_on(tmp_path):
     assert left.seconds() is None
     left.finish(slides[1], 30.0, worked=True)
     assert left.seconds() == pytest.approx(60.0)
+    assert left.seconds(slides[2], 0.5) == pytest.approx(50.0)
     assert [duration(s) for s in (None, 20, 600, 9000)] == ["?", "20 s", "10 min", "2.5 h"]
 
 

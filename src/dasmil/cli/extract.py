@@ -123,7 +123,7 @@ def extract(
     from dasmil.wsi.cohort import extract as extract_all
     from dasmil.wsi.cohort import find_slides, read_mpp_table
     from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
-    from dasmil.wsi.encoders import DEFAULT_ENCODER
+    from dasmil.wsi.encoders import DEFAULT_ENCODER, list_encoders
     from dasmil.wsi.progress import make_reporter
 
     given = {
@@ -147,6 +147,9 @@ def extract(
     paths = find_slides(slides)
     table = read_mpp_table(mpp_table, paths) if mpp_table else {}
     options = RunOptions(workers, batch_size, device, force, qc)
+    if encoder is None:
+        note = next(info.note for info in list_encoders() if info.name == DEFAULT_ENCODER)
+        print(f"Encoder {DEFAULT_ENCODER}: {note}. Choose another with --encoder.", file=sys.stderr)
     with make_reporter(quiet=json) as reporter:
         summary = extract_all(paths, out, config, mpp_table=table, options=options, reporter=reporter)
     if json:
@@ -160,7 +163,7 @@ def _print_table(summary: Summary, qc: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     counts = summary.counts()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("slide", "status", "tiles", "blank", "out of focus", "um/px", "seconds"):

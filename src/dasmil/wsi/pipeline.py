@@ -173,9 +173,11 @@ def _extract(
 
 def _remember(result: SlideResult, out_dir: Path, options: RunOptions) -> None:
     """Keep the counts beside the QC picture, for the contact sheet of a later run that skips this slide."""
-    if not options.qc:
-        return
     path = out_dir / "qc" / f"{result.slide}.json"
+    if not options.qc:  # what an earlier run drew would show other tiles
+        path.unlink(missing_ok=True)
+        path.with_suffix(".jpg").unlink(missing_ok=True)
+        return
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(asdict(result)))
 

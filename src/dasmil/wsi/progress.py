@@ -29,11 +29,12 @@ class TimeLeft:
             self.worked_bytes += self.sizes.get(slide, 0)
             self.worked_seconds += seconds
 
-    def seconds(self) -> float | None:
-        """None while nothing is known."""
+    def seconds(self, slide: Path | None = None, share: float = 0.0) -> float | None:
+        """None while nothing is known; slide and share: the one in work, and how much of it is done."""
         if not self.worked_bytes:
             return None
-        return self.remaining * self.worked_seconds / self.worked_bytes
+        rest = self.remaining - (share * self.sizes.get(slide, 0) if slide else 0.0)
+        return max(0.0, rest) * self.worked_seconds / self.worked_bytes
 
 
 def duration(seconds: float | None) -> str:
@@ -101,11 +102,11 @@ class _BarReporter:
         spent = time.perf_counter() - self.began
         rest = spent * (total - done) / done if done else None
         self.progress.update(self.one, completed=done, total=total, left=f"tiles, {duration(rest)} left")
-        seconds = self.left.seconds()
-        if seconds is None and rest is not None and total:
+        seconds = self.left.seconds(self.path, done / total if total else 0.0)
+        size = self.left.sizes.get(self.path, 0)
+        if seconds is None and rest is not None and size:
             # The first slide: its own pace, carried over to the bytes of the others.
-            size = self.left.sizes.get(self.path, 0)
-            seconds = self.left.remaining * (spent + rest) / size if size else None
+            seconds = rest + (self.left.remaining - size) * (spent + rest) / size
         if seconds is not None:
             self.progress.update(self.all, left=f"{duration(seconds)} left")
 
