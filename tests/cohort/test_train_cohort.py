@@ -34,12 +34,14 @@ def test_split_train_evaluate_predict(made: Path, tmp_path: Path, capsys: pytest
     assert not set(held) & set(used["train"] + used["val"])
     assert "test" not in read(out / "summary.json")["splits"]
     assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
+    assert f"{len(held)} bags, locked" in (out / "report.html").read_text()
 
     assert run("evaluate", out, "--json") == 0
     answer = json.loads(capsys.readouterr().out.split("report.html\n")[-1])
     assert answer["splits"]["test"]["n"] == len(held)
     run("evaluate", out)
     assert "evaluation number 2" in capsys.readouterr().err
+    assert f"{len(held)} bags, opened 2 times" in (out / "report.html").read_text()
 
     assert run("predict", out, "--bags", made / "bags", "-o", tmp_path / "p.csv") == 0
     rows = list(csv.DictReader((tmp_path / "p.csv").open()))
@@ -108,6 +110,13 @@ def test_cells_of_a_table(tmp_path: Path) -> None:
     config = read(tmp_path / "run" / "config.json")
     assert config["data"]["cohort"]["categories"] == ["A", "B"]
     assert config["model"]["options"]["in_features"] == 2
+    # A patient without A cells keeps the places of both categories.
+    other = tmp_path / "other.csv"
+    other.write_text("patient,x,y,kind\nq,1,1,B\nq,2,2,B\n")
+    with pytest.raises(InputError, match="positions are in pixels"):
+        run("predict", tmp_path / "run", "--bags", other)
+    assert run("predict", tmp_path / "run", "--bags", other, "--mpp", 0.25, "-o", tmp_path / "p.csv") == 0
+    assert (tmp_path / "p.csv").read_text().splitlines()[1].startswith("q,")
 
 
 def test_what_to_train_on_must_be_clear(made: Path, tmp_path: Path) -> None:

@@ -137,6 +137,9 @@ def test_bags_in_memory_with_their_own_labels() -> None:
     assert cohort.labels == [0, 1, 0, 1]
     assert cohort.patients == cohort.bag_ids
     assert cohort[3].label == 1
+    unlabelled = load_cohort([Bag(torch.ones(2, 3), torch.zeros(2, 2), "um", "x")])
+    assert unlabelled.labels == [None]
+    assert unlabelled[0].label is None
 
 
 def test_three_classes(tmp_path: Path) -> None:

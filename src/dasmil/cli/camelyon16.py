@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dasmil.cli.cohort_arguments import CohortArguments, show_cohort
-from dasmil.cli.cohort_source import cohort_source, note_evaluation
+from dasmil.cli.cohort_source import cohort_source, cohort_words, note_evaluation
 from dasmil.cli.sources import Source, Splits
 
 MODELS = ("max-pool", "ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil")
@@ -44,6 +44,7 @@ def camelyon16_source(
         record: dict[str, Any] = {
             "bags": str(features), "classes": list(cohort.classes), "set": "CAMELYON16",
             "cohort": arguments.as_record(), "held_out": {"test": test.bag_ids}, "complete": found.complete,
+            **cohort_words(cohort),
         }  # fmt: skip
         if len(test):
             note_evaluation(record, "train", len(test))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ def cohort_source(
         check_trainable(cohort.report)
         record = {
             "bags": str(arguments.bags), "classes": list(cohort.classes), "split_seed": split_seed,
-            "cohort": {**arguments.as_record(), **_categories(cohort)},
+            "cohort": {**arguments.as_record(), **_categories(cohort)}, **cohort_words(cohort),
         }  # fmt: skip
         if folds is not None:
             return _folds(cohort, folds, split_seed, record)
@@ -49,8 +49,9 @@ def cohort_source(
         test = cohort.subset(parts.get("test", []))
         _say_split(parts, locked=bool(len(test)) and not open_test)
         record["held_out"] = {"test": test.bag_ids}
+        record["test_set"] = f"{len(test)} bags, locked" if len(test) else "none"
         if open_test and len(test):
-            note_evaluation(record, "train", len(test))
+            record["test_set"] = _opened(len(test), note_evaluation(record, "train", len(test)))
         tests = {"test": test} if open_test and len(test) else {}
         return [Splits(cohort.subset(parts["train"]), cohort.subset(parts["val"]), tests, record)]
 
@@ -80,10 +81,34 @@ def assign_splits(cohort: Cohort, seed: int) -> dict[str, list[int]]:
     return parts
 
 
-def stored_cohort(data: dict[str, Any], **other: Any) -> Cohort:
-    """The cohort that a run directory was trained on, or (``other``) another one read in the same way."""
-    record = {**data["cohort"], **{name: value for name, value in other.items() if value is not None}}
-    return CohortArguments.from_record(record).load(categories=data["cohort"].get("categories"))
+# What another cohort shares with the one a run was trained on; its files, labels and scale are its own.
+_ALIKE = (
+    "slide_column", "label_column", "patient_column", "per_patient", "max_instances", "bag_column", "x_column",
+    "y_column", "one_hot", "feature_columns", "unit",
+)  # fmt: skip
+
+
+def read_alike(
+    data: Mapping[str, Any],
+    bags: Path,
+    labels: Path | None,
+    *,
+    mpp: str | None = None,
+    tile_um: float | None = None,
+    scale_table: Path | None = None,
+) -> Cohort:
+    """Other bags, read as those of a run were: same columns, same order of categories and classes."""
+    kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
+    classes = ",".join(data["classes"]) if labels is not None and data.get("classes") else None
+    if labels is None:
+        kept.pop("per_patient", None)  # without a table nobody knows which slides belong together
+    arguments = CohortArguments(
+        bags=bags, labels=labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table, classes=classes, **kept
+    )
+    cohort = arguments.load(categories=data.get("cohort", {}).get("categories"))
+    if labels is not None:
+        show_cohort(cohort)
+    return cohort
 
 
 def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) -> dict[str, Cohort]:
@@ -97,7 +122,8 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
             raise InputError(f"this run has no locked set {name!r}; it has {', '.join(held) or 'none'}")
     if not chosen:
         raise InputError(f"{run} has no test set: every slide was used in training or cross-validation")
-    cohort = stored_cohort(data)
+    record = CohortArguments.from_record(data["cohort"])
+    cohort = record.load(categories=data["cohort"].get("categories"))
     numbers = {bag_id: i for i, bag_id in enumerate(cohort.bag_ids)}
     sets: dict[str, Cohort] = {}
     for name in chosen:
@@ -105,7 +131,7 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
         if missing:
             raise DataError(f"{len(missing)} {name} bags are gone, for example {missing[0]!r}: put them back")
         sets[name] = cohort.subset(numbers[bag_id] for bag_id in held[name])
-        note_evaluation(data, str(run), len(sets[name]))
+        _show_in_report(run, _opened(len(sets[name]), note_evaluation(data, str(run), len(sets[name]))))
     return sets
 
 
@@ -127,6 +153,7 @@ def _folds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any]) -> lis
     used = [i for i in range(len(cohort)) if i not in set(locked)]
     part = cohort.subset(used)
     record["held_out"] = {"test": [cohort.bag_ids[i] for i in locked]}
+    record["test_set"] = f"{len(locked)} bags besides the folds, locked" if locked else "none besides the folds"
     if locked:
         print(f"{len(locked)} test slides stay locked; cross-validation uses the other {len(used)}", file=sys.stderr)
     return [
@@ -139,6 +166,30 @@ def _say_split(parts: dict[str, list[int]], locked: bool) -> None:
     text = ", ".join(f"{name} {len(members)}" for name, members in parts.items())
     note = "; the test set stays locked until `dasmil evaluate`" if locked else ""
     print(f"Split by patient: {text}{note}", file=sys.stderr)
+
+
+def cohort_words(cohort: Cohort) -> dict[str, str]:
+    """What the report says about the cohort: who is in it, what did not match, how positions were read."""
+    lines = cohort.report.lines()
+    found = {"slides": lines[0]}
+    if lines[1:]:
+        found["unmatched"] = "; ".join(lines[1:])
+    return found | {"positions": str(cohort[0].metadata.get("coords_rule", "as stored"))}
+
+
+def _opened(n: int, count: int) -> str:
+    return f"{n} bags, opened {count} time{'s' if count > 1 else ''} (all runs on these labels together)"
+
+
+def _show_in_report(run: Path, text: str) -> None:
+    """Bring the number of openings into the run's data.json and its report."""
+    from dasmil.report import write_report
+    from dasmil.train.run_dir import read_json, write_json
+
+    for file in [run / "data.json", *run.glob("fold-*/data.json")]:
+        if file.is_file():
+            write_json(file, {**read_json(file), "test_set": text})
+    write_report(run)
 
 
 def _categories(cohort: Cohort) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def predict(
     from dasmil.train.run_dir import StoredRun, write_csv
 
     stored = StoredRun.read(run)
-    rows = predict_run(stored, unlabelled_bags(bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table))
+    found = unlabelled_bags(bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, config=stored.config)
+    rows = predict_run(stored, found)
     write_csv(output, rows)
     models = len(stored.model_files())
     print(f"{len(rows):,} bags, mean of {models} model{'s' if models > 1 else ''}")

@@ -82,18 +82,22 @@ def labelled_bags(
     tile_um: float | None,
     scale_table: Path | None,
 ) -> Sequence[Bag]:
-    """A folder of feature files with its label table; classes are numbered as in the run."""
-    from dasmil.data.cohort import load_cohort
-    from dasmil.data.labels import read_labels
-    from dasmil.data.scale import read_scales
+    """Feature files (or a table of cells) with their label table; read as the run's own, classes numbered alike."""
+    from dasmil.cli.cohort_source import read_alike
 
-    scales = read_scales(mpp, tile_um, scale_table)
-    return load_cohort(bags, read_labels(labels), scales=scales, classes=config["data"].get("classes"))
+    return read_alike(config["data"], bags, labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table)
 
 
-def unlabelled_bags(bags: Path, *, mpp: str | None, tile_um: float | None, scale_table: Path | None) -> Sequence[Bag]:
-    """A folder of feature files."""
-    from dasmil.data.cohort import load_cohort
-    from dasmil.data.scale import read_scales
+def unlabelled_bags(
+    bags: Path,
+    *,
+    mpp: str | None,
+    tile_um: float | None,
+    scale_table: Path | None,
+    config: Mapping[str, Any] | None = None,
+) -> Sequence[Bag]:
+    """Feature files, or a table of cells; with the configuration of a run they are read as its own were."""
+    from dasmil.cli.cohort_source import read_alike
 
-    return load_cohort(bags, scales=read_scales(mpp, tile_um, scale_table))
+    data = {} if config is None else config["data"]
+    return read_alike(data, bags, None, mpp=mpp, tile_um=tile_um, scale_table=scale_table)

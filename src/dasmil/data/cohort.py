@@ -177,7 +177,7 @@ def _memory_source(bag: Bag) -> Callable[[], Bag]:
 
 
 def _own_labels(bags: str | Path | Sequence[Bag], labels: Sequence[LabelRow] | None) -> list[LabelRow] | None:
-    if isinstance(bags, str | Path) or labels is not None:
+    if isinstance(bags, str | Path) or labels is not None or all(bag.label is None for bag in bags):
         return None
     return [LabelRow(bag.bag_id, None if bag.label is None else str(bag.label), bag.patient_id) for bag in bags]
 
