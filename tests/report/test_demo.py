@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dasmil.cli import demo as demo_verb
+
 DASMIL = Path(sys.executable).with_name("dasmil")
 
 
@@ -58,16 +60,28 @@ def test_the_page_shows_what_the_issue_asks_for(finished: tuple[Path, subprocess
     assert "mnist-collage/test-large/0000" in text
 
 
-def test_a_second_demo_replaces_the_first_and_nothing_else(finished: tuple[Path, subprocess.CompletedProcess[str]]):
+def test_machines_get_the_same_results_as_json(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
     out, _ = finished
-    (out / "notes.txt").write_text("mine")
-    done = run_demo("--out", out, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    monkeypatch.setattr(demo_verb, "prepare_folder", lambda _: None)
+    monkeypatch.setattr(demo_verb, "train_side_by_side", lambda *_: None)  # the runs are there already
+    assert demo_verb.demo(out=out, json=True) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["report"] == str(out / "report.html")
-    assert found["runs"]["sa"]["splits"]["test-large"]["n"] == 20
+    assert found["runs"]["sa"] == json.loads((out / "sa" / "summary.json").read_text())
     assert found["paper"]["das-mil"]["auroc"] == [0.992, 0.009]
-    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_second_demo_replaces_the_runs_of_the_first_and_nothing_else(tmp_path: Path):
+    demo_verb.prepare_folder(tmp_path)
+    (tmp_path / "sa" / "summary.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("mine")
+    demo_verb.prepare_folder(tmp_path)
+    assert not (tmp_path / "sa" / "summary.json").exists()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_run_that_is_not_a_demo_is_left_alone(tmp_path: Path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,11 +51,16 @@ def demo(
         Print the results as JSON.
     """
     import json as json_module
+    import sys
     import time
 
     start = time.monotonic()
     prepare_folder(out)
-    train_side_by_side(out, seeds, epochs, bags)
+    try:
+        train_side_by_side(out, seeds, epochs, bags)
+    except KeyboardInterrupt:
+        print("Stopped. The demo starts anew when it is called again.", file=sys.stderr)
+        return 130
     from dasmil.report.comparison import write_comparison
 
     paper = paper_values()
@@ -119,8 +126,9 @@ def train_side_by_side(out: Path, seeds: int, epochs: int, bags: int | None) -> 
     }
     running = set(workers)
     try:
-        for worker in workers.values():
-            worker.start()
+        with _interrupts_ignored():  # inherited by the workers: Ctrl-C reaches this process, which stops them
+            for worker in workers.values():
+                worker.start()
         with Progress(list(MODELS.values()), epochs) as progress:
             while running:
                 try:
@@ -147,10 +155,23 @@ def train_side_by_side(out: Path, seeds: int, epochs: int, bags: int | None) -> 
                 worker.join()
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    import signal
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def train_one(
     model: str, out: Path, seeds: int, epochs: int, bags: int | None, messages: Queue[tuple[str, str, Any]]
 ) -> None:
     """The work of one process: train one model on the clean collages and report every epoch."""
+    from multiprocessing import parent_process
+
     import torch
 
     from dasmil.data import load_dataset
@@ -160,9 +181,13 @@ def train_one(
 
     torch.set_num_threads(1)  # the processes share the cores
     recipe = load_recipe("better", model)
-    settings = {**recipe.training, "epochs": epochs, "restarts": 0}
+    # Dropout between encoder and attention pays off in long training only; neither model gets it here.
+    settings = {**recipe.training, "epochs": epochs, "restarts": 0, "feature_dropout": 0.0}
 
     def report(progress: Progress) -> None:
+        parent = parent_process()
+        if parent is not None and not parent.is_alive():  # killed: nobody waits for this run
+            raise SystemExit(1)
         scores = [row["val_auroc"] for row in progress.rows if "val_auroc" in row]
         messages.put((model, "epoch", (progress.epoch, sum(scores) / max(1, len(scores)), progress.seconds_left)))
 
@@ -175,8 +200,6 @@ def train_one(
         )  # fmt: skip
     except DasmilError as error:
         messages.put((model, "failed", str(error)))
-    except KeyboardInterrupt:
-        return
     else:
         messages.put((model, "done", None))
 

@@ -64,20 +64,25 @@ def _collage(axis: Axes, bag: Bag) -> None:
             linewidth=1,
             linestyle="-" if positive else (0, (3, 2)),
         )
-        _distance_label(axis, f"{distance:.0f} px", coords[[i, j]], colour, size)
+        _distance_label(axis, f"{distance:.0f} px", coords, (i, j), colour)
 
 
-def _distance_label(axis: Axes, text: str, ends: NDArray[np.float32], colour: str, size: int) -> None:
-    """Beside the middle of the line where it is long, else beside the two digits, inside the picture."""
-    middle = ends.mean(0)
-    apart = float(np.hypot(*(ends[1] - ends[0])))
-    if apart < 3 * HALF:
-        right = ends[:, 0].max() + HALF + 4
-        inside = right < size - 50
-        place, align = (right if inside else ends[:, 0].min() - HALF - 4, middle[1]), "left" if inside else "right"
-    else:
-        place, align = (middle[0], middle[1]), "center"
-    axis.text(*place, text, color=colour, fontsize=FONT - 1, ha=align, va="center",
+def _distance_label(axis: Axes, text: str, coords: NDArray[np.float32], pair: tuple[int, int], colour: str) -> None:
+    """Beside the line, on the side where other digits and the edge are farther away."""
+    ends = coords[list(pair)]
+    step = ends[1] - ends[0]
+    apart = float(np.hypot(*step))
+    across = np.array([-step[1], step[0]]) / apart
+    offset = (9 if apart > 5 * HALF else HALF + 12) + 13 * abs(across[0])
+    others = np.delete(coords, list(pair), axis=0)
+    edge = axis.get_xlim()[1]
+
+    def room(place: NDArray[np.float32]) -> float:
+        digits = np.hypot(*(others - place).T).min() if len(others) else edge
+        return float(min(digits, 1.5 * place.min(), 1.5 * (edge - place).min()))
+
+    place = max((ends.mean(0) + side * offset * across for side in (1, -1)), key=room)
+    axis.text(float(place[0]), float(place[1]), text, color=colour, fontsize=FONT - 1, ha="center", va="center",
               bbox={"facecolor": GROUND, "alpha": 0.85, "linewidth": 0, "pad": 1})  # fmt: skip
 
 

@@ -1,0 +1,62 @@
+"""The page in a real browser: the table sorts and filters, nothing is fetched, dark and light both work."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="needs playwright")
+from playwright.sync_api import sync_playwright
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_the_page_works_in_a_browser(trained: Path, pages: dict[str, str]):
+    assert pages["binary"]
+    with sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(color_scheme="light", viewport={"width": 1100, "height": 900})
+        problems: list[str] = []
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((trained / "binary" / "report.html").as_uri())
+
+        def column(number: int) -> list[str]:
+            return page.eval_on_selector_all(
+                "#bags tbody tr:not([hidden])", f"rows => rows.map(row => row.cells[{number}].textContent)"
+            )
+
+        assert set(column(1)) == {"test"}  # the split of the result comes first
+        assert len(column(0)) == 16
+        probability = page.locator("#bags th button", has_text="Probability")
+        probability.click()
+        values = [float(value) for value in column(4)]
+        assert values == sorted(values)
+        assert len(set(values)) > 5
+        probability.click()
+        assert [float(value) for value in column(4)] == sorted(values, reverse=True)
+        page.check("[data-filter=wrong]")
+        wrong = [a != b for a, b in zip(column(2), column(3))]
+        assert all(wrong)
+        assert page.text_content(".count") == f"{len(wrong)} bags, {len(wrong)} wrong"
+        page.uncheck("[data-filter=wrong]")
+        page.select_option("[data-filter=split]", "")
+        page.fill("[data-filter=text]", "val-1")
+        assert set(column(1)) == {"val"}
+        assert len(column(0)) == 7  # val-1, val-10 ... val-15
+
+        ground = "getComputedStyle(document.body).backgroundColor"
+        assert page.evaluate(ground) == "rgb(255, 255, 255)"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1100
+        page.emulate_media(color_scheme="dark")
+        assert page.evaluate(ground) == "rgb(19, 20, 21)"
+        page.set_viewport_size({"width": 400, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        assert problems == []
+        assert len(requests) == 1
+        browser.close()
