@@ -106,7 +106,7 @@ class Labelled:
     mnist_dir: Path | None
 
     def load(self, run: Path) -> Sequence[Bag]:
-        from dasmil.cli.sources import built_in_split, labelled_bags
+        from dasmil.cli.sources import built_in_split, labelled_bags, run_splits
 
         known = run_data(run)
         if self.bags is not None:
@@ -115,6 +115,10 @@ class Labelled:
             bags = labelled_bags(
                 self.bags, self.labels, {"data": known}, mpp=self.mpp, tile_um=self.tile_um, scale_table=None
             )
+        elif self.data is None and "cohort" in known:  # the bags that this run kept apart
+            sets = run_splits({"data": known}, None if self.split is None else [self.split], None, run)
+            parts = list(sets.values())
+            bags = parts[0] if len(parts) == 1 else [bag for part in parts for bag in part]
         else:
             name = self.data or known.get("name")
             if name is None:

@@ -98,13 +98,23 @@ def _macro_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | N
     return np.mean([auroc(scores[:, c], labels == c, weights) for c in range(scores.shape[1])], axis=0)
 
 
-def _logits(model: MILModel, bags: Sequence[Bag], coords: Sequence[Tensor]) -> np.ndarray:
-    dtype = next(iter(model.parameters())).dtype
-    rows = []
+def _logits(models: Sequence[MILModel], bags: Sequence[Bag], change: Change | None, seed: int) -> np.ndarray:
+    """Logits [models, bags] (or [models, bags, classes]); every bag is read once, for all models."""
+    generator = torch.Generator().manual_seed(seed)
+    dtypes = [next(iter(model.parameters())).dtype for model in models]
+    columns = []
     with torch.inference_mode():
-        for bag, place in zip(bags, coords, strict=True):
-            rows.append(model(bag.features.to(dtype), place.to(dtype), section=bag.section).logit)
-    return torch.stack(rows).double().numpy()
+        for bag in bags:
+            place = bag.coords if change is None else change(bag.coords, generator)
+            columns.append(
+                torch.stack(
+                    [
+                        model.eval()(bag.features.to(dtype), place.to(dtype), section=bag.section).logit.double()
+                        for model, dtype in zip(models, dtypes, strict=True)
+                    ]
+                )
+            )
+    return torch.stack(columns, 1).numpy()
 
 
 def space_test(
@@ -125,13 +135,14 @@ def space_test(
     unknown = [name for name in changes if name not in CHANGES]
     if unknown:
         raise InputError(f"unknown change {unknown[0]!r} of coordinates, known: {', '.join(CHANGES)}")
-    missing = [bag.bag_id for bag in bags if bag.label is None]
+    known = [(bag.bag_id, bag.label) for bag in bags]
+    missing = [bag_id for bag_id, label in known if label is None]
     if missing:
         raise DataError(
             f"{len(missing)} of {len(bags)} bags have no label, the first is {missing[0]!r}: "
             "the space test needs labels"
         )
-    labels = np.array([bag.label for bag in bags])
+    labels = np.array([label for _, label in known])
     if len(np.unique(labels)) < 2:
         raise DataError(
             f"all {len(bags)} bags have the label {labels[0] if len(labels) else '-'}: an AUROC needs two classes"
@@ -142,10 +153,7 @@ def space_test(
     def evaluate(change: Change | None, n_repeats: int) -> tuple[float, np.ndarray]:
         points, resampled = [], []
         for repeat in range(n_repeats):
-            generator = torch.Generator().manual_seed(seed + repeat)
-            places = [bag.coords if change is None else change(bag.coords, generator) for bag in bags]
-            for model in models:
-                scores = _logits(model, bags, places)
+            for scores in _logits(models, bags, change, seed + repeat):
                 points.append(_macro_auroc(scores, labels, None)[0])
                 resampled.append(_macro_auroc(scores, labels, weights))
         return float(np.mean(points)), np.mean(resampled, axis=0)
