@@ -1,5 +1,7 @@
 """dasmil.fit on a toy problem: what it learns, keeps, chooses and refuses."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -121,6 +123,17 @@ def test_stuck_runs_start_again_from_another_length_and_the_best_training_loss_w
     assert not runs[0].fitted
     no_distance = dasmil.fit("sa", toy_bags(12), epochs=1, lr=1e-6, restarts=2)
     assert len(no_distance[0].attempts) == 1
+
+
+def test_a_run_that_diverges_is_reported_and_does_not_spoil_the_others(tmp_path):
+    bags = toy_bags(8)
+    runs = dasmil.fit("sa", bags, runs=[RunSpec(0, 1e-3, 0.0), RunSpec(1, 1e30, 0.0)], epochs=2)
+    assert np.isfinite(runs[0].train_loss)
+    assert not runs[1].fitted
+    assert "diverged" in runs[1].reason
+    assert np.isfinite(runs[1].predict(bags)).all()
+    dasmil.fit("sa", bags, lr=1e30, epochs=2, out=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stuck_seeds"] == [0]
 
 
 def test_test_labels_cannot_change_the_weights(tmp_path):

@@ -1,0 +1,250 @@
+"""One attempt at training some runs: all their epochs, together. It never receives a test bag."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dasmil.models.base import MILModel
+from dasmil.train.augment import jitter_digits
+from dasmil.train.config import TrainingConfig
+from dasmil.train.evaluate import bag_logits, mean_losses, probabilities
+from dasmil.train.feed import Feed
+from dasmil.train.loss import BagLoss
+from dasmil.train.metrics import score
+from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
+from dasmil.train.replicas import Replicas
+from dasmil.train.schedule import factor
+from dasmil.train.state import Row, RunSpec, RunState
+
+
+class Attempt:
+    """Runs that train together from one start each, as rows of one flat tensor of parameters.
+
+    All randomness of an epoch (order, dropout, augmentation) is drawn from the seeds and the numbers of attempt and
+    epoch, so an interrupted epoch that is done again gives the same numbers.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        specs: list[RunSpec],
+        models: list[MILModel],
+        train: Feed,
+        val: Feed | None,
+        config: TrainingConfig,
+        loss: BagLoss,
+        device: torch.device,
+    ) -> None:
+        self.number, self.specs, self.train, self.val, self.config = number, specs, train, val, config
+        self.loss, self.device = loss, device
+        self.classes = len(loss.class_weights)
+        self.labels = torch.from_numpy(train.facts.labels).to(device)
+        self.replicas = Replicas(models, device)
+        self.stacked, self.why_not_stacked = self._may_stack()
+        self.base_lr, weight_decay = self._rates()
+        self.lr: tuple[float, Tensor] = (1.0, self.base_lr)
+        self.optimizer: Optimizer = create_optimizer(
+            config.optimizer, self.replicas.flat.detach(), weight_decay,
+            lookahead=config.lookahead, lookahead_alpha=config.lookahead_alpha,
+        )  # fmt: skip
+        self.states = [RunState() for _ in specs]
+        self.best = self.replicas.flat.detach().clone() if config.selection == "best-val" else None
+        self.epoch = 0  # epochs done
+
+    def run(self, after_epoch: Callable[[float], None]) -> None:
+        """Do the epochs that are left; after_epoch hears the seconds that each took."""
+        handle = None
+        if self.config.feature_dropout:
+            handle = self.replicas.model.encoder.register_forward_hook(
+                lambda module, _, output: F.dropout(output, self.config.feature_dropout, module.training)  # pyright: ignore
+            )
+        try:
+            while self.epoch < self.config.epochs and any(state.stopped_epoch is None for state in self.states):
+                begun = time.perf_counter()
+                table = self._one_epoch(self.epoch)
+                seconds = time.perf_counter() - begun
+                for state, row in zip(self.states, table, strict=True):
+                    state.history.append({**row, "seconds": seconds})
+                self.epoch += 1
+                after_epoch(seconds)
+        finally:
+            if handle is not None:
+                handle.remove()
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights to keep [R, P]: of the last, or of the best validation epoch."""
+        return self.replicas.flat.detach() if self.best is None else self.best
+
+    def kept_epoch(self, run: int) -> int:
+        """The epoch that these weights are of."""
+        state = self.states[run]
+        return state.best_epoch if self.best is not None and state.best_epoch else len(state.history)
+
+    def train_losses(self) -> list[float]:
+        """Loss of the kept weights on the training bags, without dropout."""
+        return mean_losses(self.loss, self._scored(self.train, self.weights), self.train.facts.labels)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that a checkpoint needs."""
+        found = {"flat": self.replicas.flat.detach()}
+        found |= {f"optimizer.{name}": value for name, value in self.optimizer.state().items()}
+        return found if self.best is None else {**found, "best": self.best}
+
+    def restore(self, tensors: dict[str, Tensor], epoch: int, states: list[dict[str, Any]]) -> None:
+        """Go on after this epoch."""
+        self.replicas.load(tensors["flat"].to(self.device))
+        prefix = "optimizer."
+        self.optimizer.load({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        if self.best is not None:
+            self.best.copy_(tensors["best"])
+        self.states = [RunState(**state) for state in states]
+        self.epoch = epoch
+
+    def _rates(self) -> tuple[Tensor, Tensor]:
+        """Learning rate and weight decay [R, 1], or [R, P] when theta and beta have their own."""
+        lr = torch.tensor([[s.lr] for s in self.specs], device=self.device)
+        decay = torch.tensor([[s.weight_decay] for s in self.specs], device=self.device)
+        columns = self.replicas.columns(self.replicas.model.distance_parameters())
+        if self.config.distance_lr == "common" or not columns:
+            return lr, decay
+        flat = self.replicas.flat.detach()
+        lr, decay = lr.expand_as(flat).clone(), decay.expand_as(flat).clone()
+        for where in columns.values():
+            lr[:, where] *= self.config.distance_lr * flat[:, where].abs().clamp_min(1e-3)
+            decay[:, where] = 0.0
+        return lr, decay
+
+    def _may_stack(self) -> tuple[bool, str]:
+        """Whether one call trains all runs, and if not, why."""
+        replicas, limit = self.replicas, self.config.stacked_instances
+        if replicas.runs == 1:
+            return False, ""
+        largest = int(self.train.facts.sizes.max()) * replicas.runs
+        if not replicas.model.stackable:
+            return False, f"{replicas.model.name} cannot be stacked"
+        if largest > limit:
+            return False, f"{largest:,} instances in the largest step, more than {limit:,}"
+        return True, ""
+
+    def _one_epoch(self, epoch: int) -> list[Row]:
+        config, replicas = self.config, self.replicas
+        seeds, attempt = [s.seed for s in self.specs], self.number
+        rngs = [np.random.default_rng([seed, attempt, epoch]) for seed in seeds]
+        torch.manual_seed(int(np.random.SeedSequence([attempt, epoch, *seeds]).generate_state(1, np.uint64)[0]) >> 1)
+        replicas.model.train()
+        steps = len(self.train.facts.ids)
+        total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)
+        losses, logits, bags = [], [], []
+        gradient: Tensor | None = None
+        for index, step in enumerate(self.train.epoch(rngs)):
+            features = jitter_digits(step.features) if config.augment == "digits" else step.features
+            labels = self.labels[torch.from_numpy(step.bags).to(self.device)]
+            logit, loss, new = self._gradient(features, step.coords, step.section, labels)
+            losses.append(loss)
+            logits.append(logit)
+            bags.append(step.bags)
+            gradient = new if gradient is None else gradient.add_(new)
+            pending = index % config.accumulate + 1
+            if pending == config.accumulate or index + 1 == steps:
+                if pending > 1:
+                    gradient.div_(pending)
+                if config.clip:
+                    clip_gradient(gradient, config.clip)
+                self.optimizer.step(gradient, self._lr(factor(config.schedule, epoch * steps + index, total, warmup)))
+                gradient = None
+        return self._epoch_rows(epoch, torch.stack(losses), torch.stack(logits), np.stack(bags))
+
+    def _lr(self, share: float) -> Tensor:
+        if share != self.lr[0]:
+            self.lr = (share, self.base_lr * share)
+        return self.lr[1]
+
+    def _gradient(
+        self, features: Tensor, coords: Tensor, section: Tensor | None, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [R, ...], losses [R] and gradients [R, P] of one bag for every run."""
+        replicas = self.replicas
+        if self.stacked:
+            with self._precision():
+                output = replicas.forward_all(features, coords, section)
+            losses = self.loss(output, labels)
+            return output.logit.detach(), losses.detach(), replicas.gradient_all(losses)
+        logits, losses, gradients = [], [], []
+        for run in range(replicas.runs):
+            with self._precision():
+                output = replicas.forward_one(
+                    run, features[run], coords[run], None if section is None else section[run]
+                )
+            loss = self.loss(output, labels[run])
+            gradients.append(replicas.gradient_one(run, loss))
+            logits.append(output.logit.detach())
+            losses.append(loss.detach())
+        return torch.stack(logits), torch.stack(losses), torch.stack(gradients)
+
+    def _precision(self) -> Any:
+        if self.config.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _epoch_rows(self, epoch: int, losses: Tensor, logits: Tensor, bags: np.ndarray) -> list[Row]:
+        train_loss = losses.double().mean(0).tolist()
+        seen = np.moveaxis(logits.double().cpu().numpy(), 1, 0)  # [R, steps, ...], with dropout, as it was trained
+        table: list[Row] = []
+        val_logits, val_losses = None, []
+        if self.val is not None:
+            val_logits = self._scored(self.val)
+            val_losses = mean_losses(self.loss, val_logits, self.val.facts.labels)
+        for run, state in enumerate(self.states):
+            row: Row = {
+                "epoch": epoch + 1,
+                "lr": self.specs[run].lr * self.lr[0],
+                "train_loss": train_loss[run],
+                "train_balanced_accuracy": self._metric(self.train, seen[run], "balanced_accuracy", bags[:, run]),
+            }
+            if self.val is not None and val_logits is not None:
+                row["val_loss"] = val_losses[run]
+                for name in ("auroc", "balanced_accuracy"):
+                    row[f"val_{name}"] = self._metric(self.val, val_logits[run], name)
+                self._note_best(run, state, row)
+            table.append(row)
+        if self.replicas.model.distance_parameters():
+            for run, row in enumerate(table):
+                for k, learned in enumerate(self.replicas.export(run).learned_distances()):
+                    row |= {f"{name}_{k}": float(learned[name]) for name in ("theta", "beta", "midpoint", "width")}
+        return table
+
+    def _scored(self, feed: Feed, weights: Tensor | None = None) -> np.ndarray:
+        """Logits [R, bags, ...] in evaluation mode."""
+        replicas = self.replicas
+        own = replicas.flat.detach().clone()
+        if weights is not None:
+            replicas.load(weights)
+        replicas.model.eval()
+        scored = bag_logits([lambda x, c, s, r=r: replicas.forward_one(r, x, c, s) for r in range(replicas.runs)], feed)
+        replicas.load(own)
+        return scored
+
+    def _metric(self, feed: Feed, logits: np.ndarray, name: str, bags: np.ndarray | None = None) -> float:
+        if not np.isfinite(logits).all():
+            return float("nan")
+        labels = feed.facts.labels if bags is None else feed.facts.labels[bags]
+        return score(labels, probabilities(logits, self.classes))[name]
+
+    def _note_best(self, run: int, state: RunState, row: Row) -> None:
+        if self.best is None or state.stopped_epoch is not None:
+            return
+        value = row[f"val_{self.config.monitor}"] * (-1 if self.config.monitor == "loss" else 1)
+        if np.isfinite(value) and (state.best_score is None or value > state.best_score):
+            state.best_score, state.best_epoch = value, int(row["epoch"])
+            self.best[run] = self.replicas.flat.detach()[run]
+        elif self.config.early_stopping and row["epoch"] - (state.best_epoch or 0) >= self.config.early_stopping:
+            state.stopped_epoch = int(row["epoch"])

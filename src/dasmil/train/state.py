@@ -1,0 +1,62 @@
+"""What training knows about its runs: who they are, how far they are, how they ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What tells one run from the others that train with it."""
+
+    seed: int
+    lr: float
+    weight_decay: float
+
+
+@dataclass
+class RunState:
+    """What is known about one run so far; JSON-able but for the weights, which live in ``Training``."""
+
+    history: list[Row] = field(default_factory=list)
+    best_score: float | None = None
+    best_epoch: int | None = None
+    stopped_epoch: int | None = None
+
+
+@dataclass
+class Finished:
+    """The outcome of one attempt of one run."""
+
+    attempt: int
+    train_loss: float
+    fitted: bool
+    reason: str
+    epoch: int
+    history: list[Row]
+    options: dict[str, Any]
+
+
+class Store(Protocol):
+    """Where the state of training is kept after each epoch."""
+
+    def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None: ...
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a listener hears after each epoch."""
+
+    attempt: int
+    epoch: int
+    epochs: int
+    seeds: list[int]
+    rows: list[Row]
+    seconds: float
+    seconds_left: float
