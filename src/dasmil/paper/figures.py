@@ -118,7 +118,7 @@ def write_attention_figure(model: MILModel, bags: Sequence[Bag], folder: Path) -
     bag = choose_bag(bags)
     weights = attention_weights(model, bag)
     assert weights is not None
-    logit = float(model.eval()(bag.features, bag.coords).logit)
+    logit = model.eval()(bag.features, bag.coords).logit.item()
     probability = 1 / (1 + np.exp(-logit))
     figure = attention_figure(bag, weights[0], f"Attention of DAS-MIL without b$^V$, p = {probability:.2f}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,13 +9,21 @@ from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice
 from dasmil.paper.summary import METRICS
 from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims
-from dasmil.paper.text import DISTANCE_HEAD, GRID_HEAD, cells_of, distance_cells, grid_cells, header
+from dasmil.paper.text import (
+    DISTANCE_HEAD,
+    GRID_HEAD,
+    NOT_RUN,
+    distance_cells,
+    grid_cells,
+    minutes,
+    printed,
+    spread,
+)
 from dasmil.report.figures import Score, scores
-from dasmil.report.page import Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
+from dasmil.report.page import Cell, Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
 from dasmil.report.style import ACCENT, GREY, ORANGE
 
 POSITION_COLOUR = {"relative": ACCENT, "absolute": ORANGE, "none": GREY}
-WORDS = 2  # the first columns of the tables hold words, not numbers
 
 
 def write_tables_page(
@@ -36,7 +44,7 @@ def write_tables_page(
             "DAS-MIL minus plain self-attention, the same model without its distance terms: the same recipe, the same "
             "training bags, the same 2,000 clean test bags. The interval resamples the bags, the same ones for both."
         )
-        columns = [Column(name, number=i > WORDS) for i, name in enumerate(DISTANCE_HEAD)]
+        columns = [Column(name, number=i > 2) for i, name in enumerate(DISTANCE_HEAD)]
         sections.insert(0, Section("What distance is worth", [text], [Table(columns, rows)], anchor="distance"))
     if grid:
         columns = [Column(name, number=name in GRID_HEAD[4:7] + GRID_HEAD[8:]) for name in GRID_HEAD]
@@ -49,7 +57,7 @@ def write_tables_page(
     missing = [TITLES[name] for name in tables if name not in shown]
     notices = [f"Not yet run: {', '.join(missing)}."] if missing else []
     if quick:
-        notices.insert(0, "A quick run of a few epochs and seeds, for trying out: its figures mean nothing.")
+        notices.insert(0, "A quick run of a few epochs and seeds, for trying out: too small to compare with the paper.")
     page = Page(
         title="The tables of the DAS-MIL paper, made again",
         kicker=f"dasmil reproduce, {protocol} protocol",
@@ -83,26 +91,51 @@ def _headlines(tables: dict[str, list[Entry]]) -> list[Headline]:
 
 
 def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Section]:
+    """What the table says and its dots first; below them the figures."""
     pictures = [_dots(rows, dataset, split, protocol) for dataset in DATASETS for split in ("test", "test-large")]
     tables = [
         Table(
-            [Column(name, number=i >= WORDS) for i, name in enumerate(header(table))],
-            [cells_of(entry, metric) for entry in rows if entry.dataset == dataset],
+            [Column(name, number=i > 0) for i, name in enumerate(_columns(table))],
+            [_row(entry, metric) for entry in rows if entry.dataset == dataset],
             caption=f"{dataset}, {METRIC_NAMES[metric]}",
         )
         for metric in METRICS
         for dataset in DATASETS
     ]
+    note = (
+        "Mean ± standard deviation over seeds; below it the paper's printed figure. Agrees: within 3 of the paper's "
+        "standard deviations or 0.05. Stuck: seeds that did not fit the training bags; they are counted."
+    )
+    folded = [Folded("What made these figures", _manifests(rows))]
     return [
-        Section(
-            f"{TITLES[table]}",
-            claims(table, rows),
-            tables,
-            [p for p in pictures if p is not None],
-            folded=[Folded("What made these figures", _manifests(rows))],
-            anchor=table,
-        )
+        Section(TITLES[table], claims(table, rows), pictures=[p for p in pictures if p is not None], anchor=table),
+        Section(f"{TITLES[table]}: figures", [note], tables, folded=folded),
     ]
+
+
+def _columns(table: str) -> list[str]:
+    difference = ["difference"] if table != "tuned" else []
+    first = "row" if table == "ablations" else "model"
+    return [first, "parameters", "train", "test, 100 bags", *difference, "2,000 clean bags", "stuck", "CPU min"]
+
+
+def _row(entry: Entry, metric: str) -> list[str | Cell]:
+    position = {"none": "no positions"}.get(entry.position, entry.position)
+    name = Cell(entry.row.replace("-", "\N{NON-BREAKING HYPHEN}"), "" if entry.table == "ablations" else position)
+
+    def ours(split: str) -> Cell:
+        paper = entry.printed(split, metric)
+        figure = entry.figure(split, metric)
+        return Cell(NOT_RUN if figure is None else spread(figure), "" if paper is None else f"paper {printed(paper)}")
+
+    row: list[str | Cell] = [name, f"{entry.cell['parameters']:,}" if entry.cell else "–", ours("train"), ours("test")]
+    if entry.table != "tuned":
+        gap, agrees = entry.gap(metric), entry.agrees(metric)
+        row.append("–" if gap is None else Cell(f"{gap:+.3f}", "agrees" if agrees else "outside"))
+    large = entry.figure("test-large", metric)
+    low, high = large["interval"] if large else (0.0, 0.0)
+    row.append("–" if large is None else Cell(spread(large), f"95 % interval {low:.3f}–{high:.3f}"))
+    return [*row, f"{entry.stuck} of {entry.seeds}" if entry.cell else "–", minutes(entry)]
 
 
 def _dots(rows: list[Entry], dataset: str, split: str, protocol: str) -> Picture | None:
@@ -112,10 +145,10 @@ def _dots(rows: list[Entry], dataset: str, split: str, protocol: str) -> Picture
         figure = entry.figure(split, metric)
         if entry.dataset != dataset or figure is None:
             continue
-        printed = entry.printed("test", metric) if split == "test" else None
+        paper = entry.printed("test", metric) if split == "test" else None
         score = Score(
             entry.row, figure["mean"], tuple(figure["interval"]), figure["per_seed"],
-            paper=None if printed is None else printed[0], colour=POSITION_COLOUR[entry.position],
+            paper=None if paper is None else paper[0], colour=POSITION_COLOUR[entry.position],
         )  # fmt: skip
         chosen.append(score)
     if not chosen:

@@ -93,12 +93,12 @@ def _printed(table: str, row: str, dataset: str) -> dict[str, Any]:
     return {}  # the tuned recipe is ours
 
 
-def entries(table: str, protocol: str, results: Path, *, quick: bool = False) -> list[Entry]:
+def entries(table: str, protocol: str, results: Path) -> list[Entry]:
     """All rows of a table on both data sets, filled or not, in the order of print."""
     found = []
     for dataset in DATASETS:
         for row in table_rows(table):
-            cell = make_cell(table, row, dataset, protocol, quick=quick)
+            cell = make_cell(table, row, dataset, protocol)
             path = cell_path(results, cell.key)
             entry = Entry(
                 table, row, cell.model, dataset, MODELS[cell.model].position, read_cell(path),

@@ -11,7 +11,6 @@ from dasmil.paper.summary import METRICS
 from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims
 
 NOT_RUN = "not yet run"
-SPLIT_NAMES = {"train": "train", "test": "test, 100 bags", "test-large": "2,000 clean bags"}
 
 
 def spread(figure: dict[str, Any] | None) -> str:

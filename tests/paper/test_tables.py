@@ -1,0 +1,101 @@
+"""What tables say: our figures, the printed ones, agreement, and what is missing."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasmil.paper.cells import Cell
+from dasmil.paper.job import JobOutcome, write_outputs
+from dasmil.paper.reproduce import Folders
+from dasmil.paper.stored import cell_path, read_cell
+from dasmil.paper.tables import Entry, claims, entries
+
+
+def entry(
+    row: str, dataset: str, mean: float, *, large: float | None = None, printed: Any = None, **more: Any
+) -> Entry:
+    figure = {"mean": mean, "std": 0.01, "per_seed": [mean], "interval": [mean - 0.01, mean + 0.01]}
+    big = figure | {"mean": mean if large is None else large}
+    scored = {"train": figure, "test": figure, "test-large": big}
+    cell = {
+        "summary": {split: {"balanced_accuracy": value, "auroc": value} for split, value in scored.items()},
+        "stuck_seeds": more.get("stuck", []), "plan": {"seeds": [0, 1]}, "parameters": 1, "cpu_seconds": 60.0,
+        "seeds": [{"learned_distances": [{"midpoint": m}]} for m in more.get("midpoints", [])],
+    }  # fmt: skip
+    paper = {} if printed is None else {"balanced_accuracy": {"test": printed, "train": printed}}
+    return Entry("collage", row, row, dataset, "none", cell, Path("x.npz"), paper)
+
+
+@pytest.mark.parametrize(
+    ("ours", "printed", "agrees"),
+    [
+        (0.90, (0.95, 0.001), True),
+        (0.89, (0.95, 0.001), False),
+        (0.80, (0.95, 0.051), True),
+        (0.79, (0.95, 0.05), False),
+    ],
+)
+def test_agreement_is_three_standard_deviations_or_a_twentieth(ours: float, printed: Any, agrees: bool) -> None:
+    assert entry("sa", "mnist-collage", ours, printed=printed).agrees("balanced_accuracy") is agrees
+
+
+def test_claims_are_computed_from_the_figures() -> None:
+    rows = [
+        entry("das-mil", "mnist-collage", 0.93, large=0.92, printed=(0.958, 0.013), midpoints=[84, 76], stuck=[1]),
+        entry("disc-rel-sa", "mnist-collage", 0.91, large=0.90),
+        entry("sa", "mnist-collage", 0.70, large=0.84, printed=(0.848, 0.024)),
+    ]
+    text = " ".join(claims("collage", rows))
+    assert "in 1 of 2 cells; outside: sa on mnist-collage (-0.148)" in text
+    assert "is above all 1 others (disc-rel-sa 0.900, best other sa 0.840)" in text
+    assert "das-mil on mnist-collage (1 of 2)" in text
+    assert "80.0 px on average (76.0 to 84.0; true 80 px, largest deviation 5.0 %)" in text
+    rows[2] = entry("sa", "mnist-collage", 0.8, large=0.95)
+    assert "is not above all 1 others" in " ".join(claims("collage", rows))
+
+
+def test_printed_figures_stand_where_the_paper_has_them(tmp_path: Path) -> None:
+    by = {(e.row, e.dataset): e for e in entries("collage", "published", tmp_path)}
+    assert by["das-mil", "mnist-collage"].printed("test", "balanced_accuracy") == (0.958, 0.013)
+    assert by["mil-gnn-ds", "mnist-collage-inv"].printed("test", "auroc") == (0.817, 0.008)
+    assert by["mil-gnn-ds", "mnist-collage"].printed("test", "balanced_accuracy") is None
+    assert by["mean-pool", "mnist-collage"].paper == {}
+    ablations = {(e.row, e.dataset): e for e in entries("ablations", "published", tmp_path)}
+    assert ablations["kq", "mnist-collage-inv"].printed("test", "balanced_accuracy") == (0.940, 0.029)
+    assert all(e.cell is None for e in by.values())
+
+
+def test_outputs_of_an_unfinished_table(trained: Folders, cell: Cell) -> None:
+    outcome = JobOutcome()
+    write_outputs("published", trained.results, outcome)
+    names = {str(path.relative_to(trained.results)) for path in outcome.files}
+    assert names == {"collage/published.md", "collage/published.csv", "collage/published.tex", "published.html"}
+    manifest = read_cell(cell_path(trained.results, cell.key))
+    assert manifest is not None
+    figure = manifest["summary"]["test"]["balanced_accuracy"]
+    text = (trained.results / "collage/published.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| max-pool"))
+    assert f"{figure['mean']:.3f} ± {figure['std']:.3f}" in row
+    assert "0.828 ± 0.033" in row
+    assert f"{figure['mean'] - 0.828:+.3f}" in row
+    assert "- 1 of 32 cells have been run." in text
+    assert re.search(r"\| das-mil \| relative \| – \| not yet run \|", text)
+    with open(trained.results / "collage/published.csv", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    (line,) = [
+        r for r in lines
+        if (r["row"], r["dataset"], r["metric"], r["bags"]) == ("max-pool", "mnist-collage", "auroc", "test-large")
+    ]  # fmt: skip
+    assert float(line["mean"]) == pytest.approx(manifest["summary"]["test-large"]["auroc"]["mean"], abs=1e-6)
+    tex = (trained.results / "collage/published.tex").read_text()
+    assert rf"{figure['mean']:.3f} $\pm$ {figure['std']:.3f} & 0.828 $\pm$ 0.033" in tex
+    assert tex.count(r" \\") == 18
+    page = (trained.results / "published.html").read_text()
+    assert "paper 0.828 ± 0.033" in page
+    assert "<svg" in page
+    assert not re.search(r"(?:src|href)=\"(?!#)", page)
