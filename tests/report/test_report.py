@@ -14,6 +14,8 @@ import pytest
 
 from dasmil.errors import DataError
 from dasmil.report import write_report
+from dasmil.report.pictures import phi_picture
+from dasmil.report.run import read_run
 
 
 class Rows(HTMLParser):
@@ -121,6 +123,19 @@ def test_the_learned_distance_is_that_of_the_run(trained: Path, pages: dict[str,
     ]
     assert f"Halfway at {min(middles):.0f}–{max(middles):.0f} µm" in text
     assert "true threshold" not in text
+
+
+def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):
+    for seed in (0, 1):
+        file = binary / f"seed-{seed}" / "status.json"
+        status = json.loads(file.read_text())
+        status["learned_distances"][0] |= {"theta": 0.0, "midpoint": 0.0}
+        file.write_text(json.dumps(status))
+    found = phi_picture(read_run(binary))
+    assert found is not None
+    scale = json.loads((binary / "config.json").read_text())["model"]["options"]["distance_scale"]
+    ticks = [float(text) for text in re.findall(r">([\d.]+)</text>", found.svg)]
+    assert 0.5 * scale < max(ticks) <= scale
 
 
 def test_several_classes(trained: Path, pages: dict[str, str]):

@@ -87,7 +87,9 @@ def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
         for seed, row in rows
     ]  # fmt: skip
     reach = max(row["midpoint"] + 0.8 * min(row["width"], 4 * abs(row["midpoint"])) for _, row in rows)
-    reach = max(reach * 1.1, 2.2 * truth.distance if truth else 0, 1e-9)
+    reach = max(1.1 * reach, 2.2 * truth.distance if truth else 0.0)
+    if reach < 0.01 * scale:  # a midpoint at or below zero says nothing about where the distances lie
+        reach = scale
     middles = [row["midpoint"] for seed, row in rows if not seed.stuck] or [row["midpoint"] for _, row in rows]
     symbol = UNIT_SYMBOL.get(unit, unit)
     text = (
