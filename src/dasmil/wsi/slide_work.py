@@ -161,7 +161,9 @@ class SlideWork:
     def _prepared(self, candidates: np.ndarray) -> Iterator[_Tile]:
         """All candidates in order; threads work ahead, but never further than the bound on memory."""
         tile_bytes = self.tile_px * self.tile_px * 3
-        size = max(1, min(4, IN_FLIGHT_BYTES // (16 * tile_bytes)))
+        # Small groups share few tiles evenly among the threads, larger ones save hand-overs where there are many.
+        share = len(candidates) // (4 * worker_count(self.slide, self.config, self.encoder, self.options))
+        size = max(1, min(8, share, IN_FLIGHT_BYTES // (16 * tile_bytes)))
         ahead = max(2, min(64, IN_FLIGHT_BYTES // (size * tile_bytes)))
         waiting: deque[Future[list[_Tile]]] = deque()
         for start in range(0, len(candidates), size):
