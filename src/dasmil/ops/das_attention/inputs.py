@@ -74,9 +74,8 @@ def check_shapes(
 
 
 def check_values(coords: Tensor, mask: Tensor | None) -> None:
-    """Coordinates that are no positions, and bags that are all padding."""
-    finite = coords.isfinite() if mask is None else coords.isfinite() | ~mask.unsqueeze(-1)
-    if not finite.all():
+    """Coordinates that are no positions (those of padding count too), and bags that are all padding."""
+    if not coords.isfinite().all():
         raise bad_coords()
     if mask is not None and not mask.any(-1).all():
         raise bad_mask()

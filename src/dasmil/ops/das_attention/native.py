@@ -113,8 +113,18 @@ def _empty(*shape: int) -> Tensor:
     return torch.empty(shape)
 
 
+def _empty_like(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor)
+
+
 def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+def _rows(kept: Tensor) -> list[int]:
+    """The addresses of the rows of a contiguous tensor."""
+    first, step = kept.data_ptr(), kept.stride(0) * kept.element_size()
+    return [first + row * step for row in range(kept.shape[0])]
 
 
 def _describe(settings: Settings, tensors: tuple[Tensor | None, ...]) -> _Problem:
@@ -169,12 +179,10 @@ class Native(torch.autograd.Function):
         problem = _describe(settings, tensors)
         value = tensors[2]
         assert value is not None
-        out = torch.empty_like(value)
+        out = _empty_like(value)
         kept = _empty(3, *value.shape[:3])
         problem.out = out.data_ptr()
-        problem.lse = first = kept.data_ptr()
-        problem.g_sum = first + kept.stride(0) * 4
-        problem.m_sum = first + kept.stride(0) * 8
+        problem.lse, problem.g_sum, problem.m_sum = _rows(kept)
         _run(problem, False)
         ctx.settings = settings
         ctx.save_for_backward(out, kept, *tensors)
@@ -187,12 +195,10 @@ class Native(torch.autograd.Function):
         out, kept, *tensors = ctx.saved_tensors
         problem = _describe(ctx.settings, tuple(tensors))
         problem.out, problem.d_out = out.data_ptr(), d_out.data_ptr()
-        problem.lse = first = kept.data_ptr()
-        problem.g_sum = first + kept.stride(0) * 4
-        problem.m_sum = first + kept.stride(0) * 8
+        problem.lse, problem.g_sum, problem.m_sum = _rows(kept)
         query, key, value, _, *parameters = tensors[:9]
         bags, heads = query.shape[:2]
-        d_query, d_key, d_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        d_query, d_key, d_value = _empty_like(query), _empty_like(key), _empty_like(value)
         problem.d_query, problem.d_key, problem.d_value = d_query.data_ptr(), d_key.data_ptr(), d_value.data_ptr()
         gradients = [
             None if t is None else _empty(bags, heads, *t.shape[t.ndim - tail :])

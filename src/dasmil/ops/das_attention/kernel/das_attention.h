@@ -26,7 +26,8 @@ typedef struct {
   const uint8_t *mask;                                               /* null: no padding */
   const int64_t *section;                                            /* null: one section */
   float *out;                  /* [bags, heads, n, o] */
-  float *lse, *g_sum, *m_sum;  /* [bags, heads, n], kept from forward to backward */
+  /* [bags, heads, n], kept from forward to backward; lse is the logarithm (base 2) of the softmax's denominator. */
+  float *lse, *g_sum, *m_sum;
   const float *d_out;
   float *d_query, *d_key, *d_value;
   /* [bags, heads, ...] even where the bags share the parameter: the caller adds them up. */

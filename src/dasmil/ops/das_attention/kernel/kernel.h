@@ -301,7 +301,7 @@ struct Forward {
   void weights(int64_t i, int64_t j0, int64_t width, int64_t item, RowState &state, int64_t r, float *S, const float *G,
                const float *M) const {
     const Keep keep(static_cast<uint64_t>(p.seed), static_cast<uint64_t>(item * bag.n + i), threshold);
-    const vf low = all(state.shift[r]);
+    const vf low = all(state.shift[r] == -INF ? 0.0f : state.shift[r]);  // -inf: all padding so far
     vf weight = load(state.weight[r]), weight_g = load(state.g[r]), weight_m = load(state.m[r]);
     for (int64_t j = 0; j < width; j += W) {
       vf w = exp2_or_zero(load(S + j) - low);

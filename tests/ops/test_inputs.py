@@ -1,0 +1,137 @@
+"""Bad input: one clear error each. And life without the compiled kernel."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import pytest
+import torch
+
+from dasmil.errors import BackendError, InputError
+from dasmil.ops import das_attention
+
+native = importlib.import_module("dasmil.ops.das_attention.native")
+package = importlib.import_module("dasmil.ops.das_attention")
+needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")
+BACKENDS = ["auto", "reference", "chunked", pytest.param("native", marks=needs_kernel)]
+
+
+def arguments(**changes):
+    n, d, o, h = 6, 4, 5, 2
+    given = {
+        "query": torch.randn(h, n, d), "key": torch.randn(h, n, d), "value": torch.randn(h, n, o),
+        "coords": torch.rand(n, 2), "theta": torch.rand(h), "beta": torch.rand(h), "scale": 0.5,
+        "key_embed": torch.randn(h, 2, d), "query_embed": torch.randn(h, 2, d), "value_embed": torch.randn(h, 2, o),
+    }  # fmt: skip
+    return given | changes
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query": torch.randn(6, 4)}, r"query has shape \[6, 4\], expected \[\.\.\., heads, n, d\]"),
+        ({"query": torch.randn(2, 0, 4)}, "the bag is empty"),
+        ({"key": torch.randn(2, 5, 4)}, r"key has shape \[2, 5, 4\], expected that of query: \[2, 6, 4\]"),
+        ({"value": torch.randn(2, 5, 5)}, r"value has shape \[2, 5, 5\], expected \[2, 6, o\]"),
+        ({"coords": torch.rand(5, 2)}, r"coords have shape \[5, 2\], expected \[6, 2 or 3\]"),
+        ({"coords": torch.rand(6, 4)}, r"coords have shape \[6, 4\]"),
+        ({"coords": torch.rand(3, 6, 2)}, r"coords have shape \[3, 6, 2\]"),
+        ({"coords": torch.zeros(6, 2, dtype=torch.int64)}, r"coords has dtype torch.int64, expected a floating dtype"),
+        ({"query": torch.ones(2, 6, 4, dtype=torch.int32)}, r"query has dtype torch.int32.*\.float\(\)"),
+        ({"value": torch.randn(2, 6, 5, dtype=torch.float64)}, "dtypes torch.float32, torch.float32 and torch.float64"),
+        ({"theta": None}, "key_embed is given without theta"),
+        ({"beta": None}, "key_embed is given without beta"),
+        ({"theta": torch.rand(3)}, r"theta has shape \[3\], expected \[2\]: one for each head"),
+        ({"beta": torch.tensor(1.0)}, r"beta has shape \[\], expected \[2\]"),
+        ({"key_embed": torch.randn(2, 2, 5)}, r"key_embed has shape \[2, 2, 5\], expected \[2, 2, 4\]"),
+        ({"query_embed": torch.randn(2, 4)}, r"query_embed has shape \[2, 4\]"),
+        ({"value_embed": torch.randn(2, 2, 4)}, r"value_embed has shape \[2, 2, 4\], expected \[2, 2, 5\]"),
+        ({"mask": torch.ones(5, dtype=torch.bool)}, r"mask has shape \[5\], expected \[6\]"),
+        ({"mask": torch.ones(6)}, "mask has dtype torch.float32, expected torch.bool"),
+        ({"mask": torch.zeros(6, dtype=torch.bool)}, "mask hides every instance"),
+        ({"section": torch.zeros(7, dtype=torch.int64)}, r"section has shape \[7\], expected \[6\]"),
+        ({"section": torch.zeros(6)}, "section has dtype torch.float32, expected integers"),
+        ({"coords": torch.full((6, 2), float("nan"))}, "NaN or infinite"),
+        ({"coords": torch.tensor([[0.0, float("inf")]] * 6)}, "NaN or infinite"),
+        ({"query": torch.randn(2, 6, 4, device="meta")}, "key is on cpu but query is on meta"),
+        ({"dropout_p": 1.0}, "dropout_p is 1.0"),
+        ({"dropout_p": -0.1}, "dropout_p is -0.1"),
+        ({"distance_scale": 0.0}, "distance_scale is 0.0"),
+        ({"phi": "sigmoit"}, "unknown phi 'sigmoit'. Did you mean 'sigmoid'"),
+    ],
+)
+def test_bad_input(changes, message, backend):
+    with pytest.raises(InputError, match=message):
+        das_attention(**arguments(**changes), backend=backend)
+
+
+def test_unknown_backend():
+    with pytest.raises(InputError, match=r"unknown backend 'nativ'\. Did you mean 'native'"):
+        das_attention(**arguments(), backend="nativ")
+
+
+@pytest.mark.parametrize("backend", ["auto", "chunked", pytest.param("native", marks=needs_kernel)])
+def test_gradients_of_coordinates_are_refused_and_not_silently_zero(backend):
+    with pytest.raises(InputError, match="backend='reference'"):
+        das_attention(**arguments(coords=torch.rand(6, 2, requires_grad=True)), backend=backend)
+
+
+@needs_kernel
+def test_native_refuses_what_it_cannot_do():
+    double = {name: x.double() if isinstance(x, torch.Tensor) else x for name, x in arguments().items()}
+    with pytest.raises(BackendError, match="computes in float32, the tensors are float64"):
+        das_attention(**double, backend="native")
+    meta = {name: x.to("meta") if isinstance(x, torch.Tensor) else x for name, x in arguments().items()}
+    with pytest.raises(BackendError, match="runs on the CPU, the tensors are on meta"):
+        das_attention(**meta, backend="native")
+    with pytest.raises(InputError, match="beyond 32 bits"):
+        das_attention(**arguments(section=torch.tensor([0, 0, 1, 1, 1 << 40, 0])), backend="native")
+
+
+@needs_kernel
+def test_auto_takes_the_kernel_where_it_can(monkeypatch):
+    called = []
+    monkeypatch.setattr(package, "native", lambda *a, take=native.native: (called.append(1), take(*a))[1])
+    das_attention(**arguments())
+    assert len(called) == 1
+    das_attention(**{name: x.double() if isinstance(x, torch.Tensor) else x for name, x in arguments().items()})
+    assert len(called) == 1
+
+
+@pytest.fixture
+def without_kernel(monkeypatch):
+    monkeypatch.setattr(native, "library_path", lambda: None)
+    native.load.cache_clear()
+    package._report_missing.cache_clear()
+    yield
+    native.load.cache_clear()
+    package._report_missing.cache_clear()
+
+
+def test_without_compiler_auto_falls_back_and_says_so_once(without_kernel):
+    given = arguments()
+    with pytest.warns(RuntimeWarning, match=r"native attention kernel is missing.*slower backend 'chunked'"):
+        found = das_attention(**given)
+    torch.testing.assert_close(found, das_attention(**given, backend="chunked"), rtol=0, atol=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        das_attention(**given)
+
+
+def test_without_compiler_native_is_an_error(without_kernel):
+    with pytest.raises(BackendError, match=r"native kernel is missing.*Install a C\+\+ compiler"):
+        das_attention(**arguments(), backend="native")
+
+
+def test_a_library_that_cannot_be_loaded_is_named(monkeypatch, tmp_path):
+    broken = tmp_path / "_kernel.so"
+    broken.write_bytes(b"not a library")
+    monkeypatch.setattr(native, "library_path", lambda: broken)
+    native.load.cache_clear()
+    try:
+        with pytest.raises(BackendError, match=r"_kernel\.so cannot be loaded"):
+            das_attention(**arguments(), backend="native")
+    finally:
+        native.load.cache_clear()
