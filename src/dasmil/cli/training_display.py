@@ -87,7 +87,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         console.print("Sensitivity and specificity at 0.5.")
     stuck = summary["stuck_seeds"]
     if stuck:
-        console.print(f"Did not fit the training bags: {', '.join(map(str, stuck))} (counted above; see status.json).")
+        names = [f"seed {name}" if isinstance(name, int) else name for name in stuck]
+        console.print(f"Did not fit the training bags: {', '.join(names)} (counted above; see status.json).")
 
 
 def _cell(scores: dict[str, Any], metric: str) -> str:
