@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from dasmil.paper.grid import Setting, check_grid_unit, choices, grid_path, grid
 from dasmil.train.run_dir import read_json
 
 
-def plans(model: str) -> list[dict]:
+def plans(model: str) -> list[dict[str, Any]]:
     return grid_plans([model], "published", dataset="mnist-collage", quick=False)
 
 
@@ -29,7 +30,7 @@ def test_the_grid_is_the_papers() -> None:
     assert len(plans("transmil")) == 1
 
 
-def small_sets(dataset: str, protocol: str) -> dict:
+def small_sets(dataset: str, protocol: str) -> dict[str, Any]:
     return {
         "validation": load_dataset(dataset, protocol="clean", split="val", n_bags=40),
         "test": load_dataset(dataset, protocol="clean", split="test", n_bags=20),
@@ -39,8 +40,8 @@ def small_sets(dataset: str, protocol: str) -> dict:
 
 def test_a_part_of_the_grid_is_trained_stored_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid, "held_out", small_sets)
-    plan = plans("max-pool")[0] | {"lr": [1e-2, 1e-3], "weight_decay": [0.1]}
-    plan["training"] = plan["training"] | {"epochs": 1}
+    plan: dict[str, Any] = {**plans("max-pool")[0], "lr": [1e-2, 1e-3], "weight_decay": [0.1]}
+    plan["training"] = {**plan["training"], "epochs": 1}
     (unit,) = grid_units([plan], tmp_path)
     run_grid_unit(**unit.arguments)
     path = grid_path(tmp_path, plan)

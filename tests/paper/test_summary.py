@@ -36,7 +36,7 @@ def test_difference_equals_the_general_paired_bootstrap() -> None:
     ours = difference(labels, first, second)
     sides = [[expit(row.astype(np.float64)) for row in side] for side in (first, second)]
     for metric in METRICS:
-        general = bootstrap_difference(labels, *sides, metric)
+        general = bootstrap_difference(labels, sides[0], sides[1], metric)
         assert ours[metric]["difference"] == pytest.approx(general["difference"], abs=1e-6)
         assert ours[metric]["interval"] == pytest.approx(general["interval"], abs=1e-6)
 

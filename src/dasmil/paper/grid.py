@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.engine import Unit
-from dasmil.engine.units import code_digest
 from dasmil.errors import DataError, InputError
 from dasmil.models import MODELS, resolve_options
 from dasmil.paper.cells import MODEL_ORDER, QUICK_EPOCHS, held_out
 from dasmil.paper.recipes import load_recipe
-from dasmil.paper.stored import Predictions, commit, read_arrays, write_predictions
+from dasmil.paper.stored import Predictions, made_with, read_arrays, write_predictions
 from dasmil.paper.summary import Kernel, scores
 from dasmil.train.config import differences
-from dasmil.train.run_dir import finite, read_json, versions, write_json
+from dasmil.train.run_dir import finite, read_json, write_json
 
 LEARNING_RATES = (1e-2, 1e-3, 1e-4)
 WEIGHT_DECAYS = (0.1, 0.01, 0.001)
@@ -142,7 +141,7 @@ def run_grid_unit(plan: dict[str, Any], result: str) -> None:
         "format_version": FORMAT_VERSION,
         "plan": plan,
         "settings": [vars(s) for s in _settings(plan, arrays, bags_large)],
-        "versions": {**versions(), "code": code_digest(), **commit()},
+        "versions": made_with(),
         "cpu_seconds": time.process_time() - begun,
     }
     write_json(path, manifest)

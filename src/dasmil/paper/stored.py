@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import platform
 import subprocess
 import zipfile
 from collections.abc import Mapping
@@ -110,7 +111,7 @@ def write_cell(
         "parameters": _parameters(run, plan["seeds"][0]),
         "config": read_json(run / "config.json"),
         "data": data,
-        "versions": {**versions(), "code": code_digest(), **commit()},
+        "versions": made_with(),
         "wall_seconds": _wall_seconds(run, plan["seeds"]),
         "cpu_seconds": cpu_seconds,
     }
@@ -128,6 +129,12 @@ def _wall_seconds(run: Path, seeds: list[int]) -> float:
         with open(run / f"seed-{seed}" / "metrics.csv", encoding="utf-8", newline="") as file:
             times.append(sum(float(row["seconds"]) for row in csv.DictReader(file)))
     return max(times)
+
+
+def made_with() -> dict[str, Any]:
+    """Versions, kind of machine, digest of the package's sources, and the commit of the checkout."""
+    kind = {"platform": f"{platform.system()} {platform.machine()}"}
+    return {**versions(), **kind, "code": code_digest(), **commit()}
 
 
 def commit() -> dict[str, Any]:
