@@ -121,10 +121,14 @@ def data_section(run: Run) -> Section:
         if isinstance(sizes, dict) and {"min", "median", "max"} <= set(sizes):
             text = f"{sizes['median']:g} ({sizes['min']:g}–{sizes['max']:g})"
         rows.append([name, f"{facts.get('bags', facts.get('n', 0)):,}", _by_class(run, facts), text])
-    known = {
-        k: v for k, v in run.data.items() if k not in {"splits", "fingerprint"} and isinstance(v, (str, int, float))
-    }
-    text = [", ".join(f"{key} {value}" for key, value in known.items())] if known else []
+    names = {"name": "data set", "bags": "bags from", "split_seed": "split seed"}
+    known = [
+        f"{names.get(key, key)} {value}"
+        for key, value in run.data.items()
+        if key != "fingerprint" and isinstance(value, (str, int, float))
+    ]
+    listed = ", ".join(known)
+    text = [f"{listed[0].upper()}{listed[1:]}."] if known else []
     if run.data.get("fingerprint"):
         text.append(f"Fingerprint of the training and validation bags: {str(run.data['fingerprint'])[:16]}.")
     text += protocol_text(run)
