@@ -27,7 +27,7 @@ def test_the_collage_table_has_every_model_on_both_sets_with_five_seeds() -> Non
 def test_every_printed_row_has_a_cell() -> None:
     for metric in ("balanced_accuracy", "auroc"):
         assert set(expected()["collage"][metric]) <= set(table_rows("collage"))
-    assert set(table_rows("ablations")) - set(expected()["ablations"]) == {"fixed-phi", "identity-phi"}
+    assert set(table_rows("ablations")) - set(expected()["ablations"]) == {"fixed-phi", "identity-phi", "self-pair"}
     assert set(expected()["ablations"]) < set(table_rows("ablations"))
 
 
@@ -49,12 +49,19 @@ def test_the_full_model_of_the_ablations_is_trained_once() -> None:
 def test_an_ablation_has_the_parameters_of_its_name(row: str) -> None:
     model = model_of(row)
     names = {name.rpartition(".")[2] for name, p in model.named_parameters() if p.requires_grad}
-    letters = "" if row == "kqv-frozen" else "kqv" if "phi" in row else row.partition("+")[0].partition("-")[0]
+    letters = (
+        ""
+        if row == "kqv-frozen"
+        else "kqv"
+        if row in ("fixed-phi", "identity-phi", "self-pair")
+        else row.partition("+")[0].partition("-")[0]
+    )
     words = {"k": "key_embed", "q": "query_embed", "v": "value_embed"}
     assert {words[c] for c in letters} == names & set(words.values())
     assert ("theta" in names) == ("phi" not in row)
     assert model.config["product_term"] == row.endswith("+product")
     assert (model.config["phi"] == "identity") == (row == "identity-phi")
+    assert model.config["self_pair"] == (row == "self-pair")
 
 
 def test_the_tuned_recipe_is_the_same_for_all_but_for_theta_and_beta() -> None:

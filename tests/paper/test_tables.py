@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dasmil.paper.cells import Cell
 from dasmil.paper.job import JobOutcome, write_outputs
 from dasmil.paper.reproduce import Folders
-from dasmil.paper.stored import cell_path, read_cell
-from dasmil.paper.tables import Entry, claims, entries
+from dasmil.paper.stored import Predictions, cell_path, read_cell, write_predictions
+from dasmil.paper.tables import Entry, claims, entries, leak
 
 
 def entry(
@@ -57,6 +59,19 @@ def test_claims_are_computed_from_the_figures() -> None:
     assert "80.0 px on average (76.0 to 84.0; true 80 px, largest deviation 5.0 %)" in text
     rows[2] = entry("sa", "mnist-collage", 0.8, large=0.95)
     assert "is not above all 1 others" in " ".join(claims("collage", rows))
+
+
+def test_the_leak_is_the_gain_on_positive_test_bags(tmp_path: Path) -> None:
+    labels = {"test": np.array([1, 1, 0, 0], np.uint8), "test-large": np.array([1, 0, 1, 0], np.uint8)}
+    logits = {
+        "test": np.array([[1, 1, -1, 1], [1, -1, -1, 1]], np.float16),  # sensitivity 3/4, specificity 1/2
+        "test-large": np.array([[1, -1, -1, -1], [-1, -1, -1, -1]], np.float16),  # sensitivity 1/4, specificity 1
+    }
+    write_predictions(tmp_path / "x.npz", Predictions(labels, logits))
+    row = replace(entry("sa", "mnist-collage", 0.8), predictions=tmp_path / "x.npz")
+    (text,) = leak([row, replace(row, cell=None)])
+    assert "1 trained cells score on average +0.500 in sensitivity" in text
+    assert "-0.500 in specificity" in text
 
 
 def test_printed_figures_stand_where_the_paper_has_them(tmp_path: Path) -> None:

@@ -60,22 +60,27 @@ def names_of(bag: Bag) -> list[str]:
 
 
 def attention_figure(bag: Bag, weights: NDArray[np.float32], title: str) -> Figure:
-    """The collage, its key digits outlined, beside the attention of every digit (row) to every other (column)."""
+    """The collage, its key digits outlined, beside the attention of every digit (row) to every other (column).
+
+    Rows and columns are in the order of the digits.
+    """
+    assert bag.instance_labels is not None
+    order = np.argsort(bag.instance_labels.numpy(), kind="stable")
     names = names_of(bag)
     with look():
         figure, (left, right) = new_figure(760, 370, 2)
         _collage(left, bag, names)
         left.set_title("Positive bag")
-        mesh = right.pcolormesh(weights, cmap=DENSITY, vmin=0, linewidth=0)
+        mesh = right.pcolormesh(weights[np.ix_(order, order)], cmap=DENSITY, vmin=0, linewidth=0)
         n = len(bag)
-        keys = [i for i in range(n) if bag.key_instances is not None and bag.key_instances[i]]
+        keys = [place for place, i in enumerate(order) if bag.key_instances is not None and bag.key_instances[i]]
         for i in keys:
             for j in keys:
                 if i != j:
                     right.add_patch(Rectangle((j, i), 1, 1, fill=False, edgecolor=ORANGE, linewidth=1.8))
         middle = np.arange(n) + 0.5
-        right.set_xticks(middle, names)
-        right.set_yticks(middle, names)
+        right.set_xticks(middle, [names[i] for i in order])
+        right.set_yticks(middle, [names[i] for i in order])
         for axis_labels in (right.get_xticklabels(), right.get_yticklabels()):
             for number, text in enumerate(axis_labels):
                 text.set(color=ORANGE if number in keys else INK, fontweight="bold" if number in keys else "normal")
@@ -101,16 +106,18 @@ def _collage(axis: Axes, bag: Bag, names: Sequence[str]) -> None:
     keys = bag.key_instances.numpy() if bag.key_instances is not None else np.zeros(len(bag), bool)
     for (x, y), name, key in zip(coords, names, keys):
         if name[1:] or key:  # only digits that could be confused need a name
-            axis.text(x + HALF, y - HALF, name, color=ORANGE if key else INK, fontsize=FONT - 1,
-                      fontweight="bold" if key else "normal", va="center")  # fmt: skip
+            axis.text(x, y - HALF - 2, name, color=ORANGE if key else INK, fontsize=FONT - 1, ha="center", va="bottom",
+                      fontweight="bold" if key else "normal")  # fmt: skip
     for x, y in coords[keys]:
         box = Rectangle((x - HALF, y - HALF), 2 * HALF, 2 * HALF, fill=False, edgecolor=ORANGE, linewidth=1.4)
         axis.add_patch(box)
     a, b = coords[keys]
-    axis.plot([a[0], b[0]], [a[1], b[1]], color=ORANGE, linewidth=1)
-    axis.annotate(f"{np.hypot(*(a - b)):.0f} px", tuple((a + b) / 2), xytext=(0, -9), textcoords="offset points",
-                  color=ORANGE, fontsize=FONT - 1, ha="center",
-                  bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5})  # fmt: skip
+    apart = float(np.hypot(*(a - b)))
+    if apart > 3 * HALF:  # else the frames touch, and a line would only hide the digits
+        step = (b - a) * (1.3 * HALF / apart)
+        axis.plot([a[0] + step[0], b[0] - step[0]], [a[1] + step[1], b[1] - step[1]], color=ORANGE, linewidth=1)
+    axis.text((a[0] + b[0]) / 2, max(a[1], b[1]) + HALF + 3, f"{apart:.0f} px apart", color=ORANGE, fontsize=FONT - 1,
+              ha="center", va="top")  # fmt: skip
 
 
 def write_attention_figure(model: MILModel, bags: Sequence[Bag], folder: Path) -> list[Path]:

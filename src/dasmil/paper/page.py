@@ -8,7 +8,7 @@ from pathlib import Path
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice
 from dasmil.paper.summary import METRICS
-from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims
+from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims, leak
 from dasmil.paper.text import (
     DISTANCE_HEAD,
     GRID_HEAD,
@@ -107,8 +107,9 @@ def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Sectio
         "standard deviations or 0.05. Stuck: seeds that did not fit the training bags; they are counted."
     )
     folded = [Folded("What made these figures", _manifests(rows))]
+    texts = claims(table, rows) + (leak(rows) if protocol == "published" else [])
     return [
-        Section(TITLES[table], claims(table, rows), pictures=[p for p in pictures if p is not None], anchor=table),
+        Section(TITLES[table], texts, pictures=[p for p in pictures if p is not None], anchor=table),
         Section(f"{TITLES[table]}: figures", [note], tables, folded=folded),
     ]
 

@@ -165,6 +165,32 @@ def claims(table: str, rows: list[Entry]) -> list[str]:
     return texts
 
 
+def leak(rows: list[Entry]) -> list[str]:
+    """How the models do on the positive test bags of the published split, which repeat training layouts, and elsewhere.
+
+    Only positive bags leak, so a leak shows as a gain in sensitivity without one in specificity.
+    """
+    gains: dict[str, list[float]] = {"sensitivity": [], "specificity": []}
+    for entry in rows:
+        if entry.cell is None:
+            continue
+        stored = read_predictions(entry.predictions)
+        for name, c in (("sensitivity", 1), ("specificity", 0)):
+            right = {
+                split: float(((stored.logits[split][:, stored.labels[split] == c] >= 0) == bool(c)).mean())
+                for split in ("test", "test-large")
+            }
+            gains[name].append(right["test"] - right["test-large"])
+    if not gains["sensitivity"]:
+        return []
+    means = {name: sum(values) / len(values) for name, values in gains.items()}
+    return [
+        f"On the published 100 test bags, {len(gains['sensitivity'])} trained cells score on average "
+        f"{means['sensitivity']:+.3f} in sensitivity (the positive bags repeat training layouts) and "
+        f"{means['specificity']:+.3f} in specificity (the negative ones do not) against 2,000 clean bags."
+    ]
+
+
 def _order(dataset: str, done: list[Entry]) -> list[str]:
     """Whether attention with relative distances beats all others on the large clean test set."""
     means = {entry.row: float(entry.cell["summary"]["test-large"]["balanced_accuracy"]["mean"])

@@ -8,7 +8,7 @@ from typing import Any
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice
 from dasmil.paper.summary import METRICS
-from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims
+from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims, leak
 
 NOT_RUN = "not yet run"
 
@@ -74,7 +74,8 @@ def markdown(table: str, protocol: str, rows: list[Entry]) -> str:
         "from the stored predictions by `dasmil reproduce --check`.",
         "",
     ]
-    lines += [f"- {text}" for text in claims(table, rows)]
+    texts = claims(table, rows) + (leak(rows) if protocol == "published" else [])
+    lines += [f"- {text}" for text in texts]
     for metric in METRICS:
         for dataset in DATASETS:
             chosen = [entry for entry in rows if entry.dataset == dataset]
