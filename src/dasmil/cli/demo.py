@@ -180,7 +180,7 @@ def train_one(
     from dasmil.train import Progress, fit
 
     torch.set_num_threads(1)  # the processes share the cores
-    recipe = load_recipe("better", model)
+    recipe = load_recipe("tuned", model)
     # Dropout between encoder and attention pays off in long training only; neither model gets it here.
     settings = {**recipe.training, "epochs": epochs, "restarts": 0, "feature_dropout": 0.0}
 

@@ -76,7 +76,7 @@ def train(
     seeds
         Number of runs that differ only in their random numbers; they train together.
     recipe
-        A set of settings: paper, better or camelyon16. Other options overrule it.
+        A set of settings: paper, tuned or camelyon16. Other options overrule it.
     preset
         Sizes of the model as in the paper: mnist-collage or camelyon16.
     epochs
