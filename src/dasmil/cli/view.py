@@ -107,6 +107,7 @@ def serve(shelf: Shelf, port: int, open_browser: bool) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
+        listener.listen(128)  # the address answers as soon as it is printed
     except OSError as error:
         raise InputError(f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0") from error
     port = listener.getsockname()[1]
@@ -157,6 +158,7 @@ def _run_shelf(
     folder = run / f"seed-{seed}"
     name = stored.config["model"]["name"]
     if bags is not None:
+        scale = {**scale, "config": stored.config}
         return _folder_shelf(folder / "model.safetensors", f"{name} on {bags.name}", bags, scale, find_picture)
     entries = _run_entries(run, folder, stored.config["data"], split, mnist_dir, find_picture)
     classes = stored.config["data"].get("classes")
@@ -214,9 +216,9 @@ def _run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, 
         from dasmil.cli.sources import built_in_split
 
         if "cohort" in data:
-            from dasmil.cli.cohort_source import stored_cohort
+            from dasmil.cli.cohort_arguments import CohortArguments
 
-            cohort = stored_cohort(data)
+            cohort = CohortArguments.from_record(data["cohort"]).load(categories=data["cohort"].get("categories"))
             return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
         if "name" not in data:
             raise InputError("this run does not say where its bags are: give them with --bags")

@@ -1,0 +1,85 @@
+"""`dasmil view` through its real entry point: a run of one's own bags with a slide, and bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from dasmil.data.store import write_bag
+from dasmil.models import create_model
+from dasmil.types import Bag
+from dasmil.wsi.reader import fingerprint
+
+COMMAND = [sys.executable, "-c", "from dasmil.cli import main; main()", "view"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One bag with its slide (a picture of 0.5 um per pixel), one whose slide has changed, one without slide."""
+    torch.manual_seed(0)
+    (tmp_path / "slides").mkdir()
+    (tmp_path / "bags").mkdir()
+    for name in ("a", "b"):
+        Image.new("RGB", (400, 300), (200, 120, 160)).save(tmp_path / "slides" / f"{name}.png")
+    for name in ("a", "b", "c"):
+        slide = tmp_path / "slides" / f"{name}.png"
+        facts = {"tile_um": 20.0, "mpp": 0.5, "slide_width_px": 400, "slide_height_px": 300}
+        facts["source_fingerprint"] = fingerprint(slide) if name == "a" else "sampled-sha256:0"
+        coords = torch.tensor([[20.0, 20.0], [60.0, 40.0], [150.0, 100.0]])
+        write_bag(tmp_path / "bags" / f"{name}.h5", Bag(torch.randn(3, 8), coords, "um", name, metadata=facts))
+    model = create_model("das-mil", in_features=8, out_features=4, unit="um", distance_scale=50.0)
+    model.save(tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def test_bags_with_and_without_their_slides(folder: Path) -> None:
+    arguments = ["--model", folder / "model.safetensors", "--bags", folder / "bags", "--slides", folder / "slides"]
+    process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        lines = process.stdout.readline() + process.stdout.readline()
+        assert lines.startswith("3 bags.")
+        found = re.search(r"http://127\.0\.0\.1:\d+/", lines)
+        assert found is not None
+
+        def ask(path: str) -> dict:
+            return json.load(urllib.request.urlopen(found.group() + path))
+
+        assert [bag["id"] for bag in ask("api/bags")["bags"]] == ["a", "b", "c"]
+        shown = ask("api/bag/0")
+        assert (shown["picture"]["width"], shown["picture"]["height"], shown["warnings"]) == (400, 300, [])
+        assert shown["frame"]["px_per_unit"] == pytest.approx(2.0)
+        changed = ask("api/bag/1")
+        assert changed["picture"] is None
+        assert "slide" in changed["warnings"][0]
+        assert "no slide named c" in ask("api/bag/2")["warnings"][0]
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a run directory, or --model"),
+        (["nowhere"], "nowhere does not exist"),
+        (["--model", "m.safetensors"], "--model needs --bags"),
+        (["nowhere", "--slides", "no-folder"], "no-folder is not a folder"),
+    ],
+)
+def test_bad_input_is_one_message(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: ")
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
