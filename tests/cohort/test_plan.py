@@ -17,7 +17,7 @@ MB = 2**20
 
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(model: str, n: int, in_features: int, **options: object) -> Measured:
-        return Measured(n, 0.01 + 1e-5 * n + 1e-8 * n * n, 300 * MB, int(10 * MB + 20_000 * n))
+        return Measured(n, 2 * (0.01 + 1e-5 * n + 1e-8 * n * n), 2.0, 300 * MB, int(10 * MB + 20_000 * n))
 
     monkeypatch.setattr(plan_module, "measure", measured)
 

@@ -82,7 +82,10 @@ def plan(
         measured = measure(model, max(sizes), width, **common)
         answer["check"] = {
             "n": measured.n,
-            "seconds": {"predicted": found.seconds(measured.n), "measured": measured.seconds_per_bag},
+            "seconds": {
+                "predicted": found.seconds(measured.n),
+                "measured": measured.seconds_per_bag / max(1.0, measured.cores),
+            },
             "bytes": {
                 "predicted": found.probes[-1].base_bytes + found.step_bytes(measured.n),
                 "measured": measured.base_bytes + measured.step_bytes,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,15 +19,21 @@ from dasmil.errors import DasmilError, InputError
 
 PROBE_BAGS = 2
 SMALLEST_PROBE = 256
-LARGEST_PROBE = 4096
+LARGEST_PROBE = 8192
+WARM_UP = 512
+QUADRATIC_FROM = 3.0  # growth of the memory from half the largest probe to the largest: 2 = linear, 4 = quadratic
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One probe: training on bags of n instances. step_bytes is what training needs on top of holding the bags."""
+    """One probe: training on bags of n instances. step_bytes is what training needs on top of holding the bags.
+
+    seconds_per_bag: processor time of a step, summed over threads; cores: how many of them were busy at once.
+    """
 
     n: int
     seconds_per_bag: float
+    cores: float
     base_bytes: int
     step_bytes: int
 
@@ -75,7 +82,7 @@ def make_plan(
     """
     limit = int(memory_gb * 2**30) if memory_gb is not None else available_memory()
     top = min(max(max(sizes), SMALLEST_PROBE * 4), LARGEST_PROBE)
-    chosen = sorted({int(n) for n in np.geomspace(max(SMALLEST_PROBE, top // 8), top, 4)})
+    chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
     probes: list[Measured] = []
     for number, n in enumerate(chosen):
         if on_probe:
@@ -85,8 +92,13 @@ def make_plan(
                 model, n, in_features, seeds=seeds, settings=settings, options=options, preset=preset, threads=threads
             )
         )
-    time = _extend([p.n for p in probes], [p.seconds_per_bag for p in probes])
-    memory = _extend([p.n for p in probes], [p.step_bytes for p in probes])
+    # Processor time, because the clock on the wall also counts what others do on this machine.
+    cores = max(1.0, *(p.cores for p in probes))
+    seconds = _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes])
+    # Memory that does not clearly grow with n^2 is extended as a line: one noisy probe would bend a curve far off.
+    grows = probes[-1].step_bytes / max(1, probes[-2].step_bytes)
+    powers = 3 if grows > QUADRATIC_FROM else 2
+    memory = _extend([p.n for p in probes], [p.step_bytes for p in probes], powers)
     base = int(np.median([p.base_bytes for p in probes]))
     bag = 4 * (in_features + 2)
     kept_limit = _kept_limit(settings or {})
@@ -96,12 +108,12 @@ def make_plan(
     peak = base + held + float(_terms([max(sizes)])[0] @ memory)
     plan = Plan(
         probes=probes,
-        seconds_per_epoch=float((_terms(sizes) @ time).sum()),
+        seconds_per_epoch=float((_terms(sizes) @ seconds).sum()),
         peak_bytes=int(peak),
         largest_bag=0,
         memory_limit=limit,
         held_bytes=held,
-        time_coefficients=time.tolist(),
+        time_coefficients=seconds.tolist(),
         memory_coefficients=memory.tolist(),
     )
     return Plan(**{**vars(plan), "largest_bag": _largest(plan, base, bag)})
@@ -155,13 +167,13 @@ def _terms(sizes: Sequence[float]) -> np.ndarray:
     return np.stack([np.ones_like(n), n, n * n], axis=1)
 
 
-def _extend(sizes: Sequence[int], values: Sequence[float]) -> np.ndarray:
-    """Coefficients >= 0 of 1, n and n^2; every probe counts by its relative error."""
+def _extend(sizes: Sequence[int], values: Sequence[float], powers: int = 3) -> np.ndarray:
+    """Coefficients >= 0 of 1, n and n^2 (or the first few of them); every probe counts by its relative error."""
     weight = 1 / np.maximum(np.asarray(values, dtype=np.float64), max(max(values) * 1e-3, 1e-12))
-    terms = _terms(sizes) * weight[:, None]
+    terms = _terms(sizes)[:, :powers] * weight[:, None]
     scale = np.linalg.norm(terms, axis=0)
     found, _ = nnls(terms / scale, np.asarray(values) * weight)
-    return found / scale
+    return np.append(found / scale, np.zeros(3 - powers))
 
 
 def _kept_limit(settings: Mapping[str, Any]) -> float:
@@ -205,19 +217,24 @@ def _probe(request: dict[str, Any]) -> Measured:
             for i in range(count)
         ]
 
-    def train(sets: list[Bag]) -> float:
-        runs = fit(
+    def train(sets: list[Bag]) -> tuple[float, float]:
+        """Processor time of the second epoch, and the share of cores it kept busy."""
+        marks: list[tuple[float, float]] = []
+        fit(
             request["model"], sets, seeds=request["seeds"], model_options=request["options"],
-            preset=request["preset"], **settings,
+            preset=request["preset"], on_epoch=lambda _: marks.append((time.process_time(), time.perf_counter())),
+            **settings,
         )  # fmt: skip
-        return runs[0].history[-1]["seconds"]
+        used, passed = (second - first for first, second in zip(*marks))
+        return used, used / passed
 
-    train(bags(16, 2))  # import and start everything that training needs
+    train(bags(WARM_UP, 2))  # import and start everything that training needs
     base = peak_memory()
     sets = bags(request["n"], PROBE_BAGS)
     held = peak_memory()
-    seconds = min(train(sets) for _ in range(2)) / PROBE_BAGS
-    return Measured(request["n"], seconds, base, max(0, peak_memory() - held))
+    tries = [train(sets) for _ in range(2)]
+    seconds = min(used for used, _ in tries) / PROBE_BAGS
+    return Measured(request["n"], seconds, max(cores for _, cores in tries), base, max(0, peak_memory() - held))
 
 
 if __name__ == "__main__":
