@@ -89,7 +89,7 @@ def test_intervals_equal_explicit_stratified_resampling():
     summary = summarise(y, [p], [0.5], resamples=400, seed=11)
     rng = np.random.default_rng(2)
     draws = []
-    for _ in range(4000):
+    for _ in range(1200):
         rows = np.concatenate([rng.choice(np.flatnonzero(y == c), (y == c).sum()) for c in (0, 1)])
         draws.append(sk.roc_auc_score(y[rows], p[rows]))
     assert summary["interval"]["auroc"] == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=0.02)
