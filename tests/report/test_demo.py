@@ -38,11 +38,13 @@ def test_it_trains_both_models_and_ends_with_table_and_path(finished: tuple[Path
     for model, name, paper in (("das-mil", "DAS-MIL", "0.958 ± 0.013"), ("sa", "self-attention", "0.848 ± 0.024")):
         scored = json.loads((out / model / "summary.json").read_text())["splits"]["test-large"]
         assert scored["n"] == 20
-        row = next(line for line in lines if line.startswith(name))
-        assert f"{scored['mean']['balanced_accuracy']:.3f} ± {scored['std']['balanced_accuracy']:.3f}" in row
-        assert f"{scored['mean']['auroc']:.3f} ± {scored['std']['auroc']:.3f}" in row
-        assert paper in row
-    assert "DAS-MIL epoch 2/2" in done.stderr
+        first = next(i for i, line in enumerate(lines) if line.startswith(name))
+        for metric, row in zip(("balanced_accuracy", "auroc"), lines[first : first + 2]):
+            low, high = scored["interval"][metric]
+            assert f"{scored['mean'][metric]:.3f} ± {scored['std'][metric]:.3f} ({low:.3f}-{high:.3f})" in row
+        assert lines[first].endswith(paper)
+    assert "DAS-MIL 2/2 AUROC" in done.stderr
+    assert max(map(len, lines[:5])) <= 80
     assert "Traceback" not in done.stderr
 
 

@@ -214,27 +214,24 @@ def paper_values() -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def print_table(summaries: dict[str, Any], paper: dict[str, dict[str, tuple[float, float]]]) -> None:
-    """One row a model: mean ± sd over seeds with its interval, and the paper's figure."""
+    """One row a model and metric: mean ± sd over seeds with its interval, and the paper's figure."""
     import sys
 
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    table = Table("", box=None, pad_edge=False, header_style="bold")
-    for title in METRICS.values():
-        table.add_column(title, justify="right")
-        table.add_column("95 % interval", justify="right")
-        table.add_column("paper", justify="right", style="dim")
+    table = Table("", "", box=None, pad_edge=False, header_style="bold")
+    table.add_column("here (95 % interval)", justify="right", no_wrap=True)
+    table.add_column("paper", justify="right", style="dim", no_wrap=True)
     for model, name in MODELS.items():
         scored = summaries[model]["splits"]["test-large"]
-        cells: list[str] = []
-        for metric in METRICS:
+        for metric, title in METRICS.items():
             low, high = scored["interval"][metric]
             spread = f" ± {scored['std'][metric]:.3f}" if len(scored["per_seed"]) > 1 else ""
-            cells += [f"{scored['mean'][metric]:.3f}{spread}", f"{low:.3f}-{high:.3f}"]
-            cells.append(f"{paper[model][metric][0]:.3f} ± {paper[model][metric][1]:.3f}")
-        table.add_row(name, *cells)
+            here = f"{scored['mean'][metric]:.3f}{spread} ({low:.3f}-{high:.3f})"
+            table.add_row(name, title, here, "{:.3f} ± {:.3f}".format(*paper[model][metric]))
+            name = ""
     console.print(table)
     scored = summaries["das-mil"]["splits"]["test-large"]
     count = len(scored["per_seed"])

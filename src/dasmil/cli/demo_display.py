@@ -12,7 +12,7 @@ class Progress:
         from rich.console import Console
 
         self._console = Console(stderr=True, highlight=False)
-        text = f"Training {' and '.join(names)}, {epochs} epochs each"
+        text = f"Training {' and '.join(names)}: {epochs} epochs each, AUROC on validation bags"
         self._status = self._console.status(text) if self._console.is_terminal else None
         self._parts = dict.fromkeys(names, "starting")
         self._left = dict.fromkeys(names, 0.0)
@@ -32,10 +32,10 @@ class Progress:
     def update(self, name: str, state: tuple[int, float, float]) -> None:
         """A model finished an epoch: its number, validation AUROC, seconds left."""
         epoch, auroc, self._left[name] = state
-        self._parts[name] = f"epoch {epoch}/{self._epochs} val AUROC {auroc:.3f}"
+        self._parts[name] = f"{epoch}/{self._epochs} AUROC {auroc:.3f}"
         minutes, seconds = divmod(round(max(self._left.values())), 60)
-        line = "; ".join(f"{key} {part}" for key, part in self._parts.items()) + f"; {minutes}:{seconds:02d} left"
+        line = ", ".join(f"{key} {part}" for key, part in self._parts.items()) + f", {minutes}:{seconds:02d} left"
         if self._status:
             self._status.update(line)
         elif epoch % max(1, self._epochs // 5) == 0 or epoch == self._epochs:
-            print(f"{name} {self._parts[name]}; {minutes}:{seconds:02d} left", file=sys.stderr, flush=True)
+            print(f"{name} {self._parts[name]}, {minutes}:{seconds:02d} left", file=sys.stderr, flush=True)
