@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -31,11 +32,12 @@ def test_the_stored_figures_are_those_of_the_run_directory(trained: Folders, cel
     assert manifest["versions"]["torch"]
     assert manifest["plan"]["training"]["lr"] == 1e-4
     assert manifest["config"]["seeds"] == [0, 1]
+    with open(trained.runs / cell.key / "seed-1" / "metrics.csv", encoding="utf-8") as file:
+        seen = float(list(csv.DictReader(file))[-1]["train_balanced_accuracy"])
+    assert manifest["seeds"][1]["last_epoch"]["train_balanced_accuracy"] == seen
 
 
 def test_stored_logits_are_those_of_predictions_csv(trained: Folders, cell: Cell) -> None:
-    import csv
-
     stored = read_predictions(cell_path(trained.results, cell.key).with_suffix(".npz"))
     with open(trained.runs / cell.key / "seed-1" / "predictions.csv", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] == "test"]

@@ -104,7 +104,7 @@ def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Sectio
     ]
     note = (
         "Mean ± standard deviation over seeds; below it the paper's printed figure. Agrees: within 3 of the paper's "
-        "standard deviations or 0.05. Stuck: seeds that did not fit the training bags; they are counted."
+        "standard deviations or 0.05. Not fitted: seeds whose training loss stayed high; they are counted."
     )
     folded = [Folded("What made these figures", _manifests(rows))]
     texts = claims(table, rows) + (leak(rows) if protocol == "published" else [])
@@ -117,7 +117,7 @@ def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Sectio
 def _columns(table: str) -> list[str]:
     difference = ["difference"] if table != "tuned" else []
     first = "row" if table == "ablations" else "model"
-    return [first, "parameters", "train", "test, 100 bags", *difference, "2,000 clean bags", "stuck", "CPU min"]
+    return [first, "parameters", "train", "test, 100 bags", *difference, "2,000 clean bags", "not fitted", "CPU min"]
 
 
 def _row(entry: Entry, metric: str) -> list[str | Cell]:

@@ -106,6 +106,7 @@ def write_cell(
         "stuck_seeds": [status["seed"] for status in runs if not status["fitted"]],
         "seeds": [
             {k: status[k] for k in ("seed", "fitted", "reason", "train_loss", "restarts", "learned_distances")}
+            | {"last_epoch": last_epoch(run, status["seed"])}
             for status in runs
         ],
         "parameters": _parameters(run, plan["seeds"][0]),
@@ -122,13 +123,20 @@ def _parameters(run: Path, seed: int) -> int:
     return sum(p.numel() for p in load_model(run / f"seed-{seed}" / "model.safetensors").parameters())
 
 
+def last_epoch(run: Path, seed: int) -> dict[str, float]:
+    """Scores on the training bags as they were trained on in the last epoch, with dropout: what the paper prints."""
+    row = _history(run, seed)[-1]
+    return {name: float(row[name]) for name in ("train_loss", "train_balanced_accuracy")}
+
+
+def _history(run: Path, seed: int) -> list[dict[str, str]]:
+    with open(run / f"seed-{seed}" / "metrics.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def _wall_seconds(run: Path, seeds: list[int]) -> float:
     """Runs train together, so the time of the longest is that of all."""
-    times = []
-    for seed in seeds:
-        with open(run / f"seed-{seed}" / "metrics.csv", encoding="utf-8", newline="") as file:
-            times.append(sum(float(row["seconds"]) for row in csv.DictReader(file)))
-    return max(times)
+    return max(sum(float(row["seconds"]) for row in _history(run, seed)) for seed in seeds)
 
 
 def made_with() -> dict[str, Any]:

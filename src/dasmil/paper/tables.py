@@ -160,6 +160,8 @@ def claims(table: str, rows: list[Entry]) -> list[str]:
     stuck = [f"{e.row} on {e.dataset} ({e.stuck} of {e.seeds})" for e in done if e.stuck and e.model == "das-mil"]
     if any(entry.model == "das-mil" for entry in done):
         texts.append(f"das-mil seeds that did not fit the training bags: {', '.join(stuck) or 'none'}.")
+    if table == "collage":
+        texts += [_while_training(entry) for entry in done if entry.row == "das-mil"]
     if table != "ablations":
         texts += [_threshold(entry) for entry in done if entry.row == "das-mil" and entry.thresholds]
     return texts
@@ -205,6 +207,16 @@ def _order(dataset: str, done: list[Entry]) -> list[str]:
         f"{dataset}, 2,000 clean bags: attention with relative distances is {verdict} all {len(others)} others "
         f"({worst} {relative[worst]:.3f}, best other {best} {others[best]:.3f})."
     ]
+
+
+def _while_training(entry: Entry) -> str:
+    assert entry.cell is not None
+    seen = [status["last_epoch"]["train_balanced_accuracy"] for status in entry.cell["seeds"]]
+    mean, printed = sum(seen) / len(seen), entry.printed("train", "balanced_accuracy")
+    return (
+        f"das-mil on {entry.dataset}, training bags as seen in the last epoch, with dropout: balanced accuracy "
+        f"{mean:.3f}" + (f" (printed: {printed[0]:.3f})." if printed else ".")
+    )
 
 
 def _threshold(entry: Entry) -> str:

@@ -36,7 +36,7 @@ def header(table: str) -> list[str]:
     first = ["row" if table == "ablations" else "model", "position", "parameters", "train"]
     paper = ["paper, train"] if table != "tuned" else []
     middle = ["test, 100 bags"] + (["paper, test", "difference", "agrees"] if table != "tuned" else [])
-    return [*first, *paper, *middle, "2,000 clean bags [95 %]", "stuck", "CPU min"]
+    return [*first, *paper, *middle, "2,000 clean bags [95 %]", "not fitted", "CPU min"]
 
 
 def cells_of(entry: Entry, metric: str) -> list[str]:
