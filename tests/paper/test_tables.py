@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from dasmil.paper.cells import Cell
 from dasmil.paper.job import JobOutcome, write_outputs
 from dasmil.paper.reproduce import Folders
-from dasmil.paper.stored import Predictions, cell_path, read_cell, write_predictions
-from dasmil.paper.tables import Entry, claims, entries, leak
+from dasmil.paper.stored import Predictions, cell_path, read_arrays, read_cell, write_predictions
+from dasmil.paper.tables import Entry, claims, distance_values, entries, leak
 
 
 def entry(
@@ -117,3 +118,26 @@ def test_outputs_of_an_unfinished_table(trained: Folders, cell: Cell) -> None:
     assert "paper 0.828 ± 0.033" in page
     assert "<svg" in page
     assert not re.search(r"(?:src|href)=\"(?!#)", page)
+
+
+def test_distance_values_compare_the_two_models_on_the_same_bags(stored: Path) -> None:
+    """DAS-MIL and SA as two copies of a stored cell, one of them with some of its wrong answers put right."""
+    source = next(stored.glob("collage/published/max-pool.*.npz"))
+    arrays = read_arrays(source)
+    labels, logits = arrays["labels.test-large"], arrays["logits.test-large"]
+    better = logits.copy()
+    better[:, :400] = np.where(labels[:400], 5, -5)
+    for row, values in (("sa", logits), ("das-mil", better)):
+        path = source.with_name(source.name.replace("max-pool", row))
+        np.savez_compressed(path, allow_pickle=False, **{**arrays, "logits.test-large": values})
+        shutil.copy(source.with_suffix(".json"), path.with_suffix(".json"))
+    found = {value.metric: value for value in distance_values("published", stored)}
+    by_class = [[((z >= 0) == (labels == 1))[:, labels == c].mean() for c in (0, 1)] for z in (better, logits)]
+    gap = float(np.mean(by_class[0]) - np.mean(by_class[1]))
+    value = found["balanced_accuracy"]
+    assert value.difference == pytest.approx(gap, abs=1e-6)
+    assert value.interval[0] < gap < value.interval[1]
+    outcome = JobOutcome()
+    write_outputs("published", stored, outcome)
+    assert {p.suffix for p in outcome.files if p.parent.name == "distance"} == {".md", ".csv", ".tex"}
+    assert f"{gap:+.3f}" in (stored / "distance" / "published.tex").read_text()

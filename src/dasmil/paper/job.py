@@ -120,17 +120,26 @@ def write_outputs(protocol: str, results: Path, outcome: JobOutcome, *, quick: b
         outcome.files += [stem.with_suffix(suffix) for suffix in (".md", ".csv", ".tex")]
     values = distance_values(protocol, results)
     if values:
-        path = results / "distance" / f"{protocol}.md"
-        write_text(path, text.distance_markdown(protocol, values))
-        outcome.files.append(path)
+        cells = [text.distance_cells(value) for value in values]
+        content = text.distance_markdown(protocol, values)
+        outcome.files += _write_plain(results / "distance" / protocol, content, text.DISTANCE_HEAD, cells)
     grid = choices(results, protocol)
     if grid:
-        path = results / "grid" / f"{protocol}.md"
-        write_text(path, text.grid_markdown(protocol, grid))
-        outcome.files.append(path)
+        cells = [text.grid_cells(choice) for choice in grid]
+        content = text.grid_markdown(protocol, grid)
+        outcome.files += _write_plain(results / "grid" / protocol, content, text.GRID_HEAD, cells)
     if any(entry.cell for rows in tables.values() for entry in rows) or grid:
         page = results / f"{protocol}.html"
         outcome.files.append(write_tables_page(page, protocol, tables, values, grid, quick=quick))
+
+
+def _write_plain(stem: Path, content: str, head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[Path]:
+    """A small table as Markdown, CSV and LaTeX."""
+    write_text(stem.with_suffix(".md"), content)
+    write_csv(stem.with_suffix(".csv"), [dict(zip(head, row)) for row in cells])
+    title = content.splitlines()[0].removeprefix("# ")
+    write_text(stem.with_suffix(".tex"), text.plain_latex(title, head, cells))
+    return [stem.with_suffix(suffix) for suffix in (".md", ".csv", ".tex")]
 
 
 def _draw_figure(job: Job, folders: Folders) -> list[Path]:

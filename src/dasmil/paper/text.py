@@ -148,6 +148,17 @@ def _tex(figure: dict[str, Any] | None) -> str:
     return "--" if figure is None else rf"{figure['mean']:.3f} $\pm$ {figure['std']:.3f}"
 
 
+def plain_latex(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A booktabs table of ready cells."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(cell.replace("%", r"\%").replace("_", r"\_") for cell in cells) + r" \\"
+
+    lines = [f"% {title}; written by dasmil reproduce", rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\toprule"]
+    lines += [line(head), r"\midrule", *(line(row) for row in rows), r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
 DISTANCE_HEAD = ("recipe", "data set", "metric", "das-mil minus sa", "95 % interval, paired", "seeds")
 
 
