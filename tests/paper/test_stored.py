@@ -99,7 +99,7 @@ def test_a_torn_file_and_an_empty_folder_are_errors(stored: Path, cell: Cell, tm
 def test_quick_results_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Folders.choose(Path("out"), None, quick=False).results == Path("out/results")
-    (tmp_path / "docs" / "results").mkdir(parents=True)
+    (tmp_path / "docs" / "results" / "collage").mkdir(parents=True)
     assert Folders.choose(Path("out"), None, quick=False).results == Path("docs/results")
     assert Folders.choose(Path("out"), None, quick=True).results == Path("out/quick/results")
     with pytest.raises(InputError, match="its own folder"):

@@ -33,7 +33,7 @@ class Folders:
                 raise InputError("--quick writes to its own folder below --out, so that nobody takes it for a result")
             return cls(out / "quick" / "runs", out / "quick" / "results")
         kept = Path("docs/results")
-        return cls(out / "runs", results or (kept if kept.is_dir() else out / "results"))
+        return cls(out / "runs", results or (kept if (kept / "collage").is_dir() else out / "results"))
 
 
 def cell_units(cells: Sequence[Cell], folders: Folders) -> list[Unit]:
