@@ -61,7 +61,8 @@ def reproduce(
     out
         Folder for the run directories, one per cell.
     results
-        Folder for what is kept: predictions, manifests, tables. Default: docs/results in a checkout of dasmil, else OUT/results.
+        Folder for what is kept: predictions, manifests, tables. Default: docs/results in a checkout of dasmil, else
+        OUT/results.
     tables
         Train nothing; write the tables and the page from the cells that are there.
     check
