@@ -13,6 +13,7 @@ from dasmil.errors import DasmilError
 app = App(
     name="dasmil",
     version=__version__,
+    suppress_keyboard_interrupt=False,  # main() says what happened
     help="Learn from bags of instances that have positions: tiles of a slide, cells of a tissue section.",
 )
 
