@@ -33,8 +33,10 @@ STATIC = {
     "format.js": "text/javascript",
     "openseadragon.js": "text/javascript",
 }
-TITLES = {
+TITLES = {  # in the order of the menu
+    "shared": "Contribution, shared by both ends of a pair",
     "contribution": "Contribution to the logit",
+    "support": "Support for the class",
     "pairs": "Share in the deciding pairs",
     "winner-attention": "Attention of the winning rows",
     "distance": "Contribution of distance",
@@ -161,7 +163,8 @@ def _describe(shelf: Shelf, index: int) -> dict:
     if curves:  # the part of the axis where phi changes, not the whole slide
         reach = max((c["midpoint"] + 3 * c["width"] for c in curves if math.isfinite(c["width"])), default=extent)
         curves = shelf.curves(min(extent, max(2 * max(c["midpoint"] for c in curves), reach, 4 * size)) or 1.0)
-    names = explanation.scores
+    order = list(TITLES)
+    names = dict(sorted(explanation.scores.items(), key=lambda item: order.index(item[0]) if item[0] in order else 99))
     return {
         "n": len(bag),
         "unit": bag.unit,

@@ -43,7 +43,7 @@ const overlay = new Overlay(get("overlay"), project);
 function redraw() {
   const style = getComputedStyle(document.documentElement);
   const ink = { ground: style.getPropertyValue("--ground"), text: style.getPropertyValue("--ink") };
-  const partners = (state.instance?.partners ?? []).slice(0, 12).map((p) => ({ ...p, text: length(p.distance, state.bag.unit) }));
+  const partners = (state.instance?.partners ?? []).slice(0, 12).filter((p) => p.weight >= 0.02).map((p) => ({ ...p, text: length(p.distance, state.bag.unit) }));
   overlay.draw({ opacity: get("opacity").value / 100, selected: state.selected, partners, lines: get("lines").checked, accent: style.getPropertyValue("--accent"), ink });
   drawScaleBar();
 }
