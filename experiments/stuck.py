@@ -38,7 +38,7 @@ def main(
     out: Path,
     cells: Path | None = None,
     um_per_pixel: float = 800 / 2048,
-    bags: int = 300,
+    bags: int = 410,
     seeds: int = 20,
     epochs: int = 12,
 ) -> None:

@@ -50,7 +50,7 @@ def test_categories_become_one_hot(path: Path) -> None:
     first, second = read_table(path, bag="patient", unit="px", um_per_unit=0.5, one_hot="type")
     assert (first.bag_id, second.bag_id) == ("p1", "p2")
     assert first.metadata["feature_names"] == ["B", "T"]
-    torch.testing.assert_close(first.features, 2**0.5 * torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    torch.testing.assert_close(first.features, 6**0.5 * torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     torch.testing.assert_close(second.coords, torch.tensor([[0.0, 0.5], [10.0, 10.5]]))
     assert second.instance_labels is not None
     assert second.instance_labels.tolist() == [1, 0]
@@ -68,7 +68,7 @@ def test_columns_of_numbers(path: Path) -> None:
 
 def test_category_order_of_a_model_is_kept(path: Path) -> None:
     first, _ = read_table(path, bag="patient", unit="um", one_hot="type", categories=["T", "other", "B"])
-    torch.testing.assert_close(first.features, 3**0.5 * torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
+    torch.testing.assert_close(first.features, 9**0.5 * torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
     with pytest.raises(DataError, match="holds 'T', expected one of B"):
         read_table(path, bag="patient", unit="um", one_hot="type", categories=["B"])
 

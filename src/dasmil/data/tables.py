@@ -39,7 +39,7 @@ def read_table(
 
     unit: what the positions count, 'um', or 'px' with ``um_per_unit`` (a scanner's um per pixel).
     features: columns to use as they are (default: all other columns of numbers); one_hot: a column of k categories,
-    whose marks are sqrt(k), so that features have mean square one.
+    whose marks are sqrt(3 k), so that a first linear layer gives outputs of variance one.
     Exactly one of the two. AnnData: positions from obsm["spatial"], features from X, or one_hot from an obs column.
     categories: their order, when it must be that of another table (a model's training data).
     """
@@ -185,9 +185,9 @@ def _one_hot(
         raise DataError(f"{path}: {column.name!r} holds {unknown[0]!r}, expected one of {', '.join(names)}")
     number = {name: i for i, name in enumerate(names)}
     kinds = np.array([number[value] for value in values], dtype=np.int64)
-    # The mark is sqrt(k) and not 1, so that features have mean square one, as the first layer's random start expects:
-    # with marks of 1 most runs on cells do not get away from it (docs/results/stuck.md).
-    marks = np.float32(np.sqrt(len(names))) * np.eye(len(names), dtype=np.float32)
+    # The mark is sqrt(3 k) and not 1, so that the first linear layer, started as PyTorch does (variance 1 / (3 k)), gives
+    # outputs of variance one: with marks of 1 no run on cells got away from its start (docs/results/stuck.md).
+    marks = np.float32(np.sqrt(3 * len(names))) * np.eye(len(names), dtype=np.float32)
     return marks[kinds], names, kinds
 
 
