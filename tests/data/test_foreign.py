@@ -225,3 +225,12 @@ def test_find_feature_files(tmp_path: Path) -> None:
     assert [path.name for path in find_feature_files(tmp_path)] == ["f.pt", "a.h5"]
     with pytest.raises(InputError, match="no folder"):
         find_feature_files(tmp_path / "nowhere")
+
+
+def test_clam_folder_with_both_kinds_of_files(tmp_path: Path) -> None:
+    for name in ("h5_files", "pt_files"):
+        (tmp_path / name).mkdir()
+    path = clam(tmp_path / "h5_files")
+    torch.save(torch.from_numpy(FEATURES), tmp_path / "pt_files" / "a.pt")
+    torch.save(torch.from_numpy(FEATURES), tmp_path / "pt_files" / "b.pt")
+    assert find_feature_files(tmp_path) == [path, tmp_path / "pt_files" / "b.pt"]

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+MOST_RULES = 8
+
 app = App(name="doctor", help="Check a folder of features, and its label table, before training.")
 
 
@@ -109,8 +111,11 @@ def _print(checkup) -> None:
     console.print()
     if tiles:
         console.print(f"{len(checkup.rows)} files, {sum(tiles):,} tiles, largest bag {max(tiles):,}", highlight=False)
-    for rule, count in checkup.rules.items():
+    rules = list(checkup.rules.items())
+    for rule, count in rules[:MOST_RULES]:
         console.print(f"{count} files read as {rule}", highlight=False, markup=False)
+    if len(rules) > MOST_RULES:
+        console.print(f"... {len(rules) - MOST_RULES} more rules, for slides with scales of their own (--json)")
     for line in checkup.cohort:
         console.print(line, highlight=False, markup=False)
     for finding in checkup.findings:

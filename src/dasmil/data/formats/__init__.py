@@ -21,7 +21,10 @@ def slide_name(path: Path) -> str:
 
 
 def find_feature_files(folder: Path) -> list[Path]:
-    """All feature files below a folder, sorted by name; a single file is taken as it is."""
+    """All feature files below a folder, sorted by name; a single file is taken as it is.
+
+    CLAM writes each slide twice, as h5_files/slide.h5 and, without positions, as pt_files/slide.pt: the first is taken.
+    """
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
@@ -31,9 +34,15 @@ def find_feature_files(folder: Path) -> list[Path]:
         for path in folder.rglob("*")
         if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
     )
+    with_coords = {path.stem for path in found if path.suffix.lower() != ".pt"}
+    found = [path for path in found if path.suffix.lower() != ".pt" or path.stem not in with_coords or _indexed(path)]
     if not found:
         raise InputError(f"{folder} holds no feature files: expected files ending in {', '.join(SUFFIXES)}")
     return found
+
+
+def _indexed(path: Path) -> bool:
+    return any(path.with_name(path.stem + suffix).is_file() for suffix in INDEX_SUFFIXES)
 
 
 def probe_features(path: Path) -> Probe:
