@@ -103,7 +103,7 @@ def make_cell(
         recipe="tuned" if table == "tuned" else "paper",
         seeds=tuple(range(count)),
         options=ABLATIONS[row] if table == "ablations" else {},
-        training={"epochs": QUICK_EPOCHS} if quick else {},
+        training={"epochs": QUICK_EPOCHS, "restarts": 0} if quick else {},
     )
 
 
