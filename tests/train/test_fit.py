@@ -156,9 +156,9 @@ def test_multi_class_labels():
 
 def test_distances_start_at_quantiles_of_the_training_distances():
     lengths = Lengths(np.linspace(0, 100, 100_001), bag_size=100.0)
-    assert lengths.at(0.0) == pytest.approx(1.0)  # level 1 / bag size
+    assert lengths.at(0.0) == pytest.approx(3.0)  # level 3 / bag size
     assert lengths.at(1.0) == pytest.approx(90.0)
-    assert lengths.at(0.5) == pytest.approx(100 * (0.01 * 0.9) ** 0.5)
+    assert lengths.at(0.5) == pytest.approx(100 * (0.03 * 0.9) ** 0.5)
     assert [start_of(k) for k in range(5)] == [0.5, 0.25, 0.75, 0.125, 0.625]
     one = with_start("das-mil", {"distance_scale": 50.0}, lengths, 0)
     assert one["theta_init"] == pytest.approx(lengths.at(0.5) / 50)

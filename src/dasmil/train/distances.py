@@ -16,6 +16,7 @@ from dasmil.train.feed import Feed
 
 SAMPLED_BAGS = 64
 PAIRS_PER_BAG = 20_000
+NEAREST = 3.0  # the smallest start: about the distance to the third neighbour
 WIDEST_LEVEL = 0.9  # the largest start: 90 % of all pairs are closer
 BETA_TIMES_THETA = 5.0  # as the paper's 10 and 0.5: phi rises from 0.7 % at distance 0 to 99.3 % at 2 theta
 
@@ -28,13 +29,13 @@ class Lengths:
     bag_size: float
 
     def at(self, share: float) -> float:
-        """A length between the nearest neighbours (share 0) and the whole bag (share 1), evenly in log(rank).
+        """A length between near neighbours (share 0) and the whole bag (share 1), evenly in log(rank).
 
-        It is the quantile of all pair distances at a level between 1 / bag size and 0.9: about the distance to the
-        k-th neighbour, k from 1 to 0.9 times the bag size. In a plane that is evenly spaced in the logarithm of the
+        It is the quantile of all pair distances at a level between 3 / bag size and 0.9: about the distance to the
+        k-th neighbour, k from 3 to 0.9 times the bag size. In a plane that is evenly spaced in the logarithm of the
         length, because nothing is known beforehand about the scale that matters.
         """
-        lowest = min(1 / self.bag_size, WIDEST_LEVEL)
+        lowest = min(NEAREST / self.bag_size, WIDEST_LEVEL)
         level = lowest ** (1 - share) * WIDEST_LEVEL**share
         return float(np.quantile(self.sample, level))
 
