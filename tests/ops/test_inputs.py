@@ -78,6 +78,15 @@ def test_gradients_of_coordinates_are_refused_and_not_silently_zero(backend):
         das_attention(**arguments(coords=torch.rand(6, 2, requires_grad=True)), backend=backend)
 
 
+@pytest.mark.parametrize("backend", ["chunked", pytest.param("native", marks=needs_kernel)])
+def test_second_derivatives_are_refused_and_not_silently_zero(backend):
+    given = arguments()
+    given["query"].requires_grad_()
+    out = das_attention(**given, backend=backend)
+    with pytest.raises(InputError, match="create_graph=True"):
+        torch.autograd.grad(out.sum(), given["query"], create_graph=True)
+
+
 @needs_kernel
 def test_native_refuses_what_it_cannot_do():
     double = {name: x.double() if isinstance(x, torch.Tensor) else x for name, x in arguments().items()}

@@ -85,32 +85,31 @@ def das_attention(
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     if coords.dtype == torch.float64 and wide == torch.float32:
         coords = coords - coords[..., :1, :]  # before rounding: an offset must not cost digits of the distances
-    query, key, value, coords = (t.to(wide) for t in (query, key, value, coords))
-    theta, beta, key_embed, query_embed, value_embed = (
-        t if t is None else t.to(wide) for t in (theta, beta, key_embed, query_embed, value_embed)
-    )
+    query, key, value, coords = [t if t.dtype is wide else t.to(wide) for t in (query, key, value, coords)]
+    theta, beta, key_embed, query_embed, value_embed = [
+        t if t is None or t.dtype is wide else t.to(wide) for t in (theta, beta, key_embed, query_embed, value_embed)
+    ]
     if key_embed is None and query_embed is None and value_embed is None:
         theta = beta = None
+    seed = draw_seed() if dropout_p > 0 else 0
+    if backend == "native" and not return_weights:
+        settings = Settings(phi, scale, distance_scale, product_term, self_pair, dropout_p, seed)
+        z = native(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section, settings)
+        return z if dtype is wide else z.to(dtype)
     lead = query.shape[:-2]
     partial = section is not None or not self_pair
-    options = Options(phi, self_pair, dropout_p, draw_seed() if dropout_p > 0 else 0)
+    options = Options(phi, self_pair, dropout_p, seed)
     with torch.autocast(query.device.type, enabled=False):
         if backend == "reference":
             n = query.shape[-2]
             whole = slice(0, lead.numel()), slice(0, n)
-            keep = keep_factors(options.seed, dropout_p, query, n, *whole).view(*lead, n, n) if dropout_p > 0 else None
+            keep = keep_factors(seed, dropout_p, query, n, *whole).view(*lead, n, n) if dropout_p > 0 else None
             z, weights = reference(
                 query, key, value, coords, theta=theta, beta=beta, key_embed=key_embed, query_embed=query_embed,
                 value_embed=value_embed, phi=phi, scale=scale, distance_scale=distance_scale, product_term=product_term,
                 self_pair=self_pair, mask=mask, section=section, keep=keep,
             )  # fmt: skip
             return (z.to(dtype), weights.to(dtype)) if return_weights else z.to(dtype)
-        if backend == "native" and not return_weights:
-            settings = Settings(phi, scale, distance_scale, product_term, self_pair, dropout_p, options.seed)
-            z = native(
-                query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section, settings
-            )
-            return z.to(dtype)
         factors = fold(
             query, key, value, theta, beta, key_embed, query_embed, value_embed, scale=scale,
             distance_scale=distance_scale, product_term=product_term, partial=partial,

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from dasmil.ops.das_attention.dropout import keep_factors
 from dasmil.ops.das_attention.factored import Factors, Options, Pairs, related
+from dasmil.ops.das_attention.inputs import refuse_second_derivatives
 from dasmil.ops.das_attention.phi import IN_PLACE, SLOPE
 
 BLOCK = 1 << 18
@@ -119,8 +119,8 @@ class Chunked(torch.autograd.Function):
         return output, g_sum, m_sum
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        refuse_second_derivatives()
         d_output, d_g_sum, d_m_sum = grad_outputs
         options, pairs = ctx.options, ctx.pairs
         output, g_sum, m_sum, *tensors = ctx.saved_tensors
@@ -168,8 +168,7 @@ class Chunked(torch.autograd.Function):
             if t.m is not None:
                 d_g.mul_(t.m)
             beta = x.beta[batch, None, None]
-            phi_x = torch.mul(t.shifted, beta, out=memory("spare", shape))
-            d_x = d_g.mul_(SLOPE[options.phi](phi_x, t.f))
+            d_x = d_g.mul_(SLOPE[options.phi](t.shifted, beta, t.f, memory("spare", shape)))
             # Rows in the working precision, their sums in float64: theta and beta collect n^2 terms of both signs.
             d_theta[batch] -= x.beta[batch].double() * d_x.sum(-1).double().sum(-1)
             d_beta[batch] += d_x.mul_(t.shifted).sum(-1).double().sum(-1)

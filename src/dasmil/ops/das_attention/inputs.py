@@ -27,7 +27,7 @@ def check_shapes(
     shape = query.shape
     if len(shape) < 3:
         raise InputError(f"query has shape {_show(shape)}, expected [..., heads, n, d]; add a dimension for one head")
-    *batch, _, n, d = shape
+    batch, n, d = shape[:-3], shape[-2], shape[-1]
     if n == 0:
         raise InputError("the bag is empty: query has no instances; leave such bags out")
     lead = shape[:-2]
@@ -89,9 +89,17 @@ def bad_mask() -> InputError:
     return InputError("mask hides every instance of a bag; leave such bags out")
 
 
-def _leads(tensor: Tensor, tail: int, lead: torch.Size | list[int]) -> bool:
+def refuse_second_derivatives() -> None:
+    """Called in a backward pass, where autograd records only for `create_graph=True`."""
+    if torch.is_grad_enabled():
+        raise InputError("a gradient of a gradient is wanted (create_graph=True), which only backend='reference' gives")
+
+
+def _leads(tensor: Tensor, tail: int, lead: torch.Size) -> bool:
     """Whether the dimensions before the last `tail` are those of query, its last ones, or 1 in places."""
     own = tensor.shape[: tensor.ndim - tail]
+    if own == lead or not own:  # the usual cases: a bag of ten instances feels every microsecond
+        return True
     return len(own) <= len(lead) and all(o in (1, s) for o, s in zip(reversed(own), reversed(lead)))
 
 

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dasmil.errors import BackendError, InputError
-from dasmil.ops.das_attention.inputs import bad_coords, bad_mask
+from dasmil.ops.das_attention.inputs import bad_coords, bad_mask, refuse_second_derivatives
 from dasmil.ops.das_attention.phi import PHI
 
 
@@ -189,8 +188,8 @@ class Native(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        refuse_second_derivatives()
         d_out = grad_outputs[0].contiguous()
         out, kept, *tensors = ctx.saved_tensors
         problem = _describe(ctx.settings, tuple(tensors))

@@ -22,10 +22,10 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "gaussian": lambda x: x.square_().mul_(-0.5).exp_(),
 }
 
-# The derivatives phi'(x), given x and f = phi(x); x may be overwritten and returned.
-SLOPE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "sigmoid": lambda x, f: torch.addcmul(f, f, f, value=-1, out=x),
-    "identity": lambda x, f: x.fill_(1),
-    "exponential": lambda x, f: x.sign_().neg_().mul_(f),
-    "gaussian": lambda x, f: x.neg_().mul_(f),
+# The derivatives phi'(x) in `out`, given delta - theta, beta and f = phi(x).
+SLOPE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "sigmoid": lambda shifted, beta, f, out: torch.addcmul(f, f, f, value=-1, out=out),
+    "identity": lambda shifted, beta, f, out: out.fill_(1),
+    "exponential": lambda shifted, beta, f, out: torch.mul(shifted, beta, out=out).sign_().neg_().mul_(f),
+    "gaussian": lambda shifted, beta, f, out: torch.mul(shifted, beta, out=out).neg_().mul_(f),
 }

@@ -17,8 +17,9 @@
 
 namespace DAS_ISA {
 
-constexpr int TJ = DAS_TJ;  // columns of a tile
-constexpr int TI = DAS_TI;  // rows of a block: a multiple of 6
+constexpr int TJ = 192;     // columns of a tile
+constexpr int TI = 24;      // rows of a block in the backward pass: a multiple of 6
+constexpr int TF = 96;      // and in the forward pass, where more rows share the way of a tile through the caches
 constexpr double LOG2E = 1.4426950408889634, LN2 = 0.6931471805599453;
 constexpr float INF = __builtin_inff();
 
@@ -273,8 +274,8 @@ DAS_INLINE vf logit(vf s, vf g, const float *m, const float *gc, const float *c,
 
 // Running state of a block of rows; sums stay spread over the lanes until the end.
 struct RowState {
-  float shift[TI];  // subtracted from the logits; -inf: nothing seen yet
-  float weight[TI][W], g[TI][W], m[TI][W];
+  float shift[TF];  // subtracted from the logits; -inf: nothing seen yet
+  float weight[TF][W], g[TF][W], m[TF][W];
 };
 
 template <bool PARTIAL, bool DROP>
@@ -658,7 +659,7 @@ template <bool PARTIAL, bool DROP>
 void run_forward(const das_problem &p, const Bag &bag, int64_t item, DistancePass distances, int32_t threshold, int threads,
                  float *tiles) {
   const Forward<PARTIAL, DROP> forward{p, bag, distances, threshold};
-  const int64_t blocks = (bag.n + TI - 1) / TI;
+  const int64_t blocks = (bag.n + TF - 1) / TF;
   (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
   for (int64_t b = 0; b < blocks; ++b) {
@@ -668,8 +669,8 @@ void run_forward(const das_problem &p, const Bag &bag, int64_t item, DistancePas
 #else
     const int64_t me = 0;
 #endif
-    float *own = tiles + me * (18 * TJ + (TI * bag.o + 15) / 16 * 16);
-    forward.block(item, b * TI, least(TI, bag.n - b * TI), own, own + 6 * TJ, own + 6 * TJ, own + 12 * TJ,
+    float *own = tiles + me * (18 * TJ + (TF * bag.o + 15) / 16 * 16);
+    forward.block(item, b * TF, least(TF, bag.n - b * TF), own, own + 6 * TJ, own + 6 * TJ, own + 12 * TJ,
                   own + 18 * TJ);
   }
 }
@@ -717,7 +718,7 @@ struct Worker {
 
   Worker(const das_problem &p, Arena &arena, int threads, bool backward) : bag(p, arena), in(bag, arena) {
     if (!backward) {
-      tiles = arena.take(threads * (18 * TJ + (TI * bag.o + 15) / 16 * 16));
+      tiles = arena.take(threads * (18 * TJ + (TF * bag.o + 15) / 16 * 16));
       return;
     }
     sums = arena.take<Sums *>(threads);
@@ -783,22 +784,29 @@ inline int64_t scratch(const das_problem &p, bool backward) {
 inline int run(const das_problem &p, bool backward) {
   const Plan plan(p);
   Arena count(nullptr);
-  const int64_t bytes = (Worker(p, count, plan.within, backward), count.used);
-  const int64_t items = p.bags * p.heads;
+  const int64_t bytes = (Worker(p, count, plan.within, backward), count.used), items = p.bags * p.heads;
   int status = DAS_OK;
-#pragma omp parallel num_threads(plan.across) if (plan.across > 1)
+  if (plan.across == 1) {  // not a parallel region of one thread: OpenMP would start new threads inside it each time
+    const FlushDenormals flush;
+    Arena arena(p.scratch);
+    Worker worker(p, arena, plan.within, backward);
+    for (int64_t item = 0; item < items && status == DAS_OK; ++item)
+      status = backward ? worker.backward(p, item, plan.within) : worker.forward(p, item, plan.within);
+    return status;
+  }
+#pragma omp parallel num_threads(plan.across)
   {
 #ifdef _OPENMP
-    const int64_t me = plan.across > 1 ? omp_get_thread_num() : 0;
+    const int64_t me = omp_get_thread_num();
 #else
     const int64_t me = 0;
 #endif
     const FlushDenormals flush;
     Arena arena(static_cast<char *>(p.scratch) + me * bytes);
-    Worker worker(p, arena, plan.within, backward);
+    Worker worker(p, arena, 1, backward);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < items; ++item) {
-      const int result = backward ? worker.backward(p, item, plan.within) : worker.forward(p, item, plan.within);
+      const int result = backward ? worker.backward(p, item, 1) : worker.forward(p, item, 1);
       if (result != DAS_OK) {
 #pragma omp atomic write
         status = result;

@@ -1,5 +1,3 @@
 // The same kernel for any CPU: the compiler maps the eight lanes to what the target has.
-#define DAS_TJ 192
-#define DAS_TI 24
 #define DAS_ISA das_portable
 #include "entry.h"
