@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.nn import Linear
+from dasmil.nn.nystrom import short_nystrom
 
 
 class TransLayer(nn.Module):
@@ -29,7 +30,9 @@ class TransLayer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(self.norm(x))
+        x_norm = self.norm(x)
+        short = x.shape[1] <= self.attention.num_landmarks  # small bags: the same result without the padding
+        return x + (short_nystrom(self.attention, x_norm) if short else self.attention(x_norm))
 
 
 class PPEG(nn.Module):
