@@ -59,7 +59,12 @@ def main(
     times: dict[str, dict[str, float]] = {}
     memory: dict[str, dict[str, float]] = {}
     for n in sizes:
-        names = ["native", "plain", *(["chunked"] if n <= 6000 else []), *(["naive"] if n in with_naive else [])]
+        names = [
+            "native",
+            "plain",
+            *(["chunked"] if n <= (SMALL if quick else 6000) else []),
+            *(["naive"] if n in with_naive else []),
+        ]
         times[str(n)] = in_fresh_process(me, "time", n, D, O, 1, *names)
         watched = names if n == sizes[-1] or n in with_naive else []
         memory[str(n)] = {name: in_fresh_process(me, "memory", n, D, O, 1, name)["mib"] for name in watched}
@@ -249,7 +254,7 @@ def _part(kind: str, *arguments: str) -> dict[str, Any]:
         return {"mib": peak_extra_mib(run)}
     variants = _variants(n, d, o, names)
     slow = {name: variants.pop(name) for name in ("naive",) if name in variants}
-    rounds = 15 if n <= 1000 else 7 if n <= 10_000 else 2
+    rounds = 10 if n <= 1000 else 7 if n <= 10_000 else 2
     return best_of(variants, rounds) | best_of(slow, 2)
 
 

@@ -150,31 +150,31 @@ struct Bag {
     for (int64_t i = 0; i < n; ++i) {
       const float *row = query + i * d;
       float *panel = q_panel + (i / 6) * d * 6 + i % 6;
-      float to_u = 0, to_v = 0;
+      double to_u = 0, to_v = 0;
       for (int64_t x = 0; x < d; ++x) {
         const float folded = u * (qe && !partial ? row[x] + qe[d + x] : row[x]);
         q_rows[i * d + x] = folded;
         panel[x * 6] = folded;
         if (ke) {
-          to_u += row[x] * ke[x];
-          to_v += row[x] * ke[d + x];
+          to_u += static_cast<double>(row[x]) * ke[x];
+          to_v += static_cast<double>(row[x]) * ke[d + x];
         }
       }
-      ga[i] = u * (to_u - to_v) + static_cast<float>(extra_ga);
-      if (partial) a[i] = u * to_v + static_cast<float>(extra_a);
+      ga[i] = static_cast<float>(unit * (to_u - to_v) + extra_ga);
+      if (partial) a[i] = static_cast<float>(unit * to_v + extra_a);
     }
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t j0 = t * TJ, w = width(t);
       for (int64_t j = 0; j < w; ++j) {
         float *kt = k + j0 * d + j, *vt = v + j0 * o + j;
-        float to_u = 0, to_v = 0;
+        double to_u = 0, to_v = 0;
         if (j0 + j < n) {
           const float *row = key + (j0 + j) * d;
           for (int64_t x = 0; x < d; ++x) {
             kt[x * TJ] = row[x];
             if (qe) {
-              to_u += row[x] * qe[x];
-              to_v += row[x] * qe[d + x];
+              to_u += static_cast<double>(row[x]) * qe[x];
+              to_v += static_cast<double>(row[x]) * qe[d + x];
             }
           }
           row = value + (j0 + j) * o;
@@ -183,8 +183,8 @@ struct Bag {
           for (int64_t x = 0; x < d; ++x) kt[x * TJ] = 0;
           for (int64_t x = 0; x < o; ++x) vt[x * TJ] = 0;
         }
-        gc[j0 + j] = u * (to_u - to_v);
-        if (partial) c[j0 + j] = u * to_v;
+        gc[j0 + j] = static_cast<float>(unit * (to_u - to_v));
+        if (partial) c[j0 + j] = static_cast<float>(unit * to_v);
       }
     }
     return DAS_OK;
