@@ -73,7 +73,9 @@ def problem() -> type[Problem]:
 def assert_exact() -> Callable[..., None]:
     """Output and every gradient of a backend against the float64 reference.
 
-    In float32 the error may be twice that of the float32 reference, and a few roundings where that has luck.
+    In float32 the error may be twice that of the float32 reference, and a few roundings where that has luck. theta and
+    beta are single numbers, sums of n^2 terms of both signs, and exceed twice: over 12 seeds of the steepest case
+    here the worst was 7e-6 where plain float32 had 3e-6. They get 1e-5, a fifth of what the operator promises (5e-5).
     """
 
     def check(problem: Problem, backend: str, dtype: torch.dtype, roundings: float = 2e-6) -> None:
@@ -84,7 +86,8 @@ def assert_exact() -> Callable[..., None]:
             if name not in found:
                 assert not tensor.any(), f"{backend} gives no gradient of {name}"
                 continue
-            limit = 1e-10 if dtype == torch.float64 else 2 * error(plain[name], tensor) + roundings
+            few = max(roundings, 1e-5) if name in ("theta", "beta") else roundings
+            limit = 1e-10 if dtype == torch.float64 else 2 * error(plain[name], tensor) + few
             assert found[name].shape == tensor.shape
             assert error(found[name], tensor) <= limit, (name, error(found[name], tensor), limit)
 
