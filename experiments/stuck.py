@@ -40,7 +40,7 @@ def main(
     um_per_pixel: float = 800 / 2048,
     bags: int = 410,
     seeds: int = 20,
-    epochs: int = 12,
+    epochs: int = 24,
 ) -> None:
     """Train `seeds` runs under each condition and count those that did not fit."""
     train, test, options, settings = _load(data, cells, um_per_pixel, bags)

@@ -23,7 +23,8 @@ class MadeCohort:
 
     A slide is positive iff a tile of the first tissue type lies within ``distance_um`` of a tile of the second.
     The number and size of the islands of either type, and all features, are drawn before the label is known: a model
-    that is blind to coordinates can do no better than chance. Nearest pairs keep ``margin`` away from the distance.
+    that is blind to coordinates can do no better than chance. Features of a tissue type have mean square one, plus
+    noise. Nearest pairs keep ``margin`` away from the distance.
     """
 
     distance_um: float = 1500.0
@@ -34,7 +35,6 @@ class MadeCohort:
     island_tiles: tuple[int, int] = (3, 8)
     in_features: int = 768
     noise: float = 0.2
-    signal: float = 6.0
 
     def __post_init__(self) -> None:
         if self.distance_um <= 2 * self.tile_um:
@@ -59,9 +59,7 @@ class MadeCohort:
         ]
         kinds = self._place(grid, first, second, label, rng)
         direction = _directions(self.in_features)
-        features = self.signal * direction[kinds] + self.noise * rng.standard_normal(
-            (n, self.in_features), dtype=np.float32
-        )
+        features = direction[kinds] + self.noise * rng.standard_normal((n, self.in_features), dtype=np.float32)
         coords = (grid + 0.5) * self.tile_um
         near = _pair_distance(grid, kinds) * self.tile_um <= self.distance_um
         key = np.zeros(n, dtype=bool)
@@ -130,9 +128,9 @@ def write_made_cohort(folder: Path, n: int, seed: int = 0, design: MadeCohort | 
 
 
 def _directions(in_features: int) -> np.ndarray:
-    """The mean feature of each tissue type: the same for all cohorts, of length one."""
+    """The mean feature of each tissue type: the same for all cohorts, with mean square one."""
     vectors = np.random.default_rng(1).standard_normal((N_TYPES, in_features), dtype=np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors * (np.sqrt(in_features) / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 def _tissue(n: int, rng: np.random.Generator) -> np.ndarray:
