@@ -186,7 +186,7 @@ def _one_hot(
     number = {name: i for i, name in enumerate(names)}
     kinds = np.array([number[value] for value in values], dtype=np.int64)
     # The mark is sqrt(3 k) and not 1, so that the first linear layer, started as PyTorch does (variance 1 / (3 k)),
-    # gives outputs of variance one: with marks of 1 no run on cells got away from its start (docs/results/stuck.md).
+    # gives outputs of variance one: with marks of 1 no run on cells got away from its start.
     marks = np.float32(np.sqrt(3 * len(names))) * np.eye(len(names), dtype=np.float32)
     return marks[kinds], names, kinds
 
