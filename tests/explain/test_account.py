@@ -161,8 +161,9 @@ def test_integrated_gradients_of_a_linear_model_are_its_exact_split():
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("embeddings", ["", "kq", "kqv"])
 @pytest.mark.parametrize("self_pair", [True, False])
-def test_binned_distances_split_exactly(heads, embeddings, self_pair):
-    m = model("disc-rel-sa", heads=heads, embeddings=embeddings, self_pair=self_pair, bins=5)
+@pytest.mark.parametrize("qk_twice", [True, False])
+def test_binned_distances_split_exactly(heads, embeddings, self_pair, qk_twice):
+    m = model("disc-rel-sa", heads=heads, embeddings=embeddings, self_pair=self_pair, qk_twice=qk_twice, bins=5)
     b = bag(section=True)
     e = explain(m, b, top=10**6)
     assert float(e.contributions.sum()) + e.bias == pytest.approx(float(forward(m, b)), abs=1e-10)

@@ -67,12 +67,13 @@ def gated_ab_mil(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
 
 
 def attention_row(
-    p: Parameters, x: Tensor, i: int, b: Callable[[str, int, int], Tensor], layer: str = "aggregator.layers.0"
-) -> Tensor:
-    """Row i of eqs. (das:output), (das:compatibility:impl) for one head; b(which, i, j) is b_ij."""
+    p: Parameters, x: Tensor, i: int, b: Callable[[str, int, int], Tensor], layer: str = "aggregator.layers.0",
+    qk: int = 1,
+) -> Tensor:  # fmt: skip
+    """Row i of eqs. (das:output), (das:compatibility:impl); b(which, i, j) is b_ij; q.k counts qk times."""
     q = linear(p, f"{layer}.query", x[i])
     keys, values = linear(p, f"{layer}.key", x), linear(p, f"{layer}.value", x)
-    e = [q @ keys[j] + q @ b("key", i, j) + keys[j] @ b("query", i, j) for j in range(len(x))]
+    e = [qk * (q @ keys[j]) + q @ b("key", i, j) + keys[j] @ b("query", i, j) for j in range(len(x))]
     a = torch.softmax(torch.stack(e) / math.sqrt(x.shape[1]), 0)
     return torch.stack([a[j] * (values[j] + b("value", i, j)) for j in range(len(x))]).sum(0)
 
@@ -115,13 +116,13 @@ def das_mil(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
     return classify(p, torch.stack([attention_row(p, x, i, b) for i in range(N)]).max(0).values)
 
 
-def disc_rel_sa(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
+def disc_rel_sa(p: Parameters, x: Tensor, c: Tensor, qk: int = 1) -> Tensor:
     delta = distances(c)
 
     def b(which: str, i: int, j: int) -> Tensor:
         return p[f"aggregator.layers.0.{which}_embed"][0, min(9, round(9 * delta[i, j].item()))]
 
-    return classify(p, torch.stack([attention_row(p, x, i, b) for i in range(N)]).max(0).values)
+    return classify(p, torch.stack([attention_row(p, x, i, b, qk=qk) for i in range(N)]).max(0).values)
 
 
 def gcn(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
@@ -233,6 +234,16 @@ def test_equations(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     gradients = [torch.autograd.grad(value, features)[0] for value in (found, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-10)
+
+
+def test_disc_rel_sa_can_count_qk_twice_as_the_published_program_did() -> None:
+    model, once = make("disc-rel-sa", qk_twice=True), make("disc-rel-sa")
+    once.load_state_dict(model.state_dict())
+    features, coords = bag()
+    parameters = {key: value.detach() for key, value in model.named_parameters()}
+    found = model(features, coords).logit
+    torch.testing.assert_close(found, disc_rel_sa(parameters, features, coords, qk=2), rtol=1e-10, atol=1e-10)
+    assert (found - once(features, coords).logit).abs() > 1e-4
 
 
 def test_encoder_of_the_appendix() -> None:

@@ -95,8 +95,13 @@ def _read_stack(aggregator: SAAggregator, x: Tensor, coords: Tensor, section: Te
 
 def _pair_attention(module: AttentionModule, x: Tensor, coords: Tensor, section: Tensor | None) -> PairAttention:
     query, key, value = module.project(x)
+    root = 2**0.5 if isinstance(module, DiscreteDistanceAttention) and module.qk_twice else 1.0
+    query, key = root * query, root * key  # so that q.k counts twice, and q.b and b.k once with b / root
     attention = PairAttention(query, key, value, coords, scale=module.scale, section=section)
     embeddings = {name: getattr(module, name) for name in ("key_embed", "query_embed", "value_embed")}
+    for name in ("key_embed", "query_embed"):
+        if embeddings[name] is not None:
+            embeddings[name] = embeddings[name] / root
     if all(embedding is None for embedding in embeddings.values()):
         return attention
     attention = replace(attention, distance_scale=module.distance_scale, self_pair=module.self_pair, **embeddings)

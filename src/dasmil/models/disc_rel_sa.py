@@ -15,8 +15,9 @@ class DiscRelSA(MILModel):
     Implements eqs. (das:output), (das:compatibility:impl), (method:z_prime); k = round(delta_ij (bins - 1)) with
     delta_ij = distance / distance_scale, at most 1. Memory grows with n, not n^2.
     self_pair: False gives the pair (i, i) no embedding, as the published program did.
-    Departs from the paper: the preset "mnist-collage" has self_pair False, because its table was made so. The program
-    behind that table also counted q.k twice; here it is counted once.
+    qk_twice: True counts q.k twice beside the terms with distances, as the published program did; not in the equations.
+    Departs from the paper: the preset "mnist-collage" has self_pair False, because its table was made so. The recipe
+    "paper" sets qk_twice for the same reason.
     """
 
     name = "disc-rel-sa"
@@ -37,6 +38,7 @@ class DiscRelSA(MILModel):
         pooling: str = "max",
         embeddings: str = "kqv",
         self_pair: bool = True,
+        qk_twice: bool = False,
         dropout: float = 0.1,
         **common: Unpack[CommonOptions],
     ) -> None:
@@ -44,7 +46,7 @@ class DiscRelSA(MILModel):
         out = self.encoded if out_features is None else out_features
         layer = DiscreteDistanceAttention(
             self.encoded, out, hidden=hidden, heads=heads, bins=bins, embeddings=embeddings, self_pair=self_pair,
-            dropout=dropout, distance_scale=self.distance_scale,
+            qk_twice=qk_twice, dropout=dropout, distance_scale=self.distance_scale,
         )  # fmt: skip
         self.aggregator = SAAggregator([layer], pooling)
         self.classifier = self.make_classifier(out)

@@ -122,7 +122,7 @@ class DiscreteDistanceAttention(AttentionHeads):
 
     Implements eqs. (das:output) and (das:compatibility:impl) with the encodings of Wu et al. (2021), as the end of
     section (method:prior) describes. x [..., n, in], coords [..., n, 2 or 3] -> [..., n, out]; tables key_embed,
-    query_embed [heads, bins, hidden], value_embed [heads, bins, out / heads].
+    query_embed [heads, bins, hidden], value_embed [heads, bins, out / heads]. qk_twice counts q.k twice.
     """
 
     def __init__(
@@ -135,11 +135,13 @@ class DiscreteDistanceAttention(AttentionHeads):
         bins: int = 10,
         embeddings: str = "kqv",
         self_pair: bool = True,
+        qk_twice: bool = False,
         dropout: float = 0.1,
         distance_scale: float = 1.0,
     ) -> None:
         super().__init__(in_features, out_features, hidden, heads, dropout)
         check_embeddings(embeddings)
+        self.qk_twice = qk_twice
         if bins < 2:
             raise InputError(f"bins is {bins}, expected 2 or more")
         self.bins, self.self_pair, self.distance_scale = bins, self_pair, distance_scale
@@ -159,7 +161,7 @@ class DiscreteDistanceAttention(AttentionHeads):
         key_table, query_table, value_table = table("key_embed"), table("query_embed"), table("value_embed")
         q_bins = None if key_table is None else query @ key_table.mT
         k_bins = None if query_table is None else self.scale * (query_table @ key.mT)
-        operands = Operands(query, key, value, q_bins, k_bins, value_table)
+        operands = Operands(2 * query if self.qk_twice else query, key, value, q_bins, k_bins, value_table)
         seed = draw_seed() if self.dropout_now > 0 else 0
         scale, dropout = self.distance_scale, self.dropout_now
         geometry = Geometry(coords.detach(), mask, section, self.bins, self.self_pair, scale, dropout, seed)
