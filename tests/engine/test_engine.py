@@ -87,6 +87,7 @@ def test_other_code_or_an_unshared_folder_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(work_units, "code_digest", lambda: "other")
     with pytest.raises(DasmilError, match="same version everywhere"):
         run_units(squares(tmp_path, 1), tmp_path, EngineOptions(workers=1))
+    monkeypatch.setattr(work_units, "PATIENCE", 0.0)
     unit = squares(tmp_path, 1)[0]
     session = work_units.Session(str(tmp_path / "elsewhere"), str(tmp_path), "", 1)
     assert work_units.execute(unit, session).status == "refused"

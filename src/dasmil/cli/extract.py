@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from dasmil.cli.engine_arguments import EngineArguments
+
 if TYPE_CHECKING:
     from dasmil.wsi.cohort import Summary
 
@@ -37,6 +39,7 @@ def extract(
     force: Annotated[bool, Parameter(negative="")] = False,
     qc: bool = True,
     json: Annotated[bool, Parameter(negative="")] = False,
+    engine: EngineArguments = EngineArguments(),  # noqa: B008
     tissue_fraction: float | None = None,
     mask_um: float | None = None,
     saturation_low: float | None = None,
@@ -52,7 +55,8 @@ def extract(
 ) -> int:
     """Turn slides into bags of features, one file per slide. Exit code 1 if a slide failed.
 
-    Finished slides are skipped, so a run that was stopped goes on where it was; several runs may share a folder.
+    Finished slides are skipped, so a run that was stopped goes on where it was, on whatever engine; several runs may
+    share a folder. --jobs, --engine and --gpus spread the slides over processes or machines.
 
     Example: dasmil extract slides/*.svs -o bags/ --encoder ctranspath --weights ctranspath.pth
 
@@ -81,7 +85,7 @@ def extract(
     dtype
         Type of the features in the product's own files.
     workers
-        Threads that read and prepare tiles; 0 takes one per core, at most eight.
+        Threads that read and prepare tiles of one slide; 0 takes as many as --threads, else one per core up to eight.
     batch_size
         Tiles encoded at once; found automatically if not given.
     device
@@ -146,12 +150,20 @@ def extract(
     )
     paths = find_slides(slides)
     table = read_mpp_table(mpp_table, paths) if mpp_table else {}
-    options = RunOptions(workers, batch_size, device, force, qc)
+    spread = engine.options()
+    options = RunOptions(workers or engine.threads or 0, batch_size, device, force, qc)
     if encoder is None:
         note = next(info.note for info in list_encoders() if info.name == DEFAULT_ENCODER)
         print(f"Encoder {DEFAULT_ENCODER}: {note}. Choose another with --encoder.", file=sys.stderr)
-    with make_reporter(quiet=json) as reporter:
-        summary = extract_all(paths, out, config, mpp_table=table, options=options, reporter=reporter)
+    if engine.in_this_process and engine.threads is not None:
+        import torch
+
+        torch.set_num_threads(engine.threads)
+    with make_reporter(quiet=json or not engine.in_this_process) as reporter:
+        summary = extract_all(
+            paths, out, config, mpp_table=table, options=options, reporter=reporter,
+            engine=None if engine.in_this_process else spread, quiet=json,
+        )  # fmt: skip
     if json:
         print(json_module.dumps(summary.as_dict()))
     else:

@@ -31,6 +31,7 @@ def run_units(
     waiting = deque(unit for unit in units if not Path(unit.result).exists())
     progress.skipped = len(units) - len(waiting)
     if not waiting:
+        progress.ended = True
         report(progress)
         return progress
     out.mkdir(parents=True, exist_ok=True)
@@ -38,14 +39,13 @@ def run_units(
         engine = ENGINES[options.engine](session, options)
         tries: dict[str, int] = {}
         running: dict[str, Unit] = {}
-        cancel = True
         try:
             while waiting or running:
                 while waiting and len(running) < engine.slots:
                     unit = waiting.popleft()
                     engine.submit(unit)
                     running[unit.key] = unit
-                progress.running = len(running)
+                progress.running = engine.running()
                 report(progress)
                 for outcome in engine.finished():
                     unit = running.pop(outcome.key)
@@ -53,11 +53,10 @@ def run_units(
                     again = _after(unit, outcome, tries[unit.key], options.retries, progress)
                     if again:
                         waiting.append(again)
-            progress.running = 0
-            report(progress)
-            cancel = False
+            progress.ended, progress.running = True, 0
         finally:
-            engine.close(cancel=cancel)
+            engine.close(cancel=not progress.ended)
+        report(progress)
     return progress
 
 

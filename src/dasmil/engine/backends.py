@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -17,71 +19,83 @@ from typing import Any, Protocol
 from dasmil.engine.units import EngineOptions, Outcome, Session, Unit, execute
 from dasmil.errors import InputError, MissingDependencyError
 
+ARRAY_LIMIT, ARRAY_SECONDS = 1000, 30.0  # Slurm's usual limit of an array; at most one more array in so many seconds
+
 
 class Engine(Protocol):
-    """The small interface behind which the three engines stand."""
+    """The small interface behind which the three engines stand; slots: units to hand out at once."""
 
     slots: int
 
     def submit(self, unit: Unit) -> None: ...
     def finished(self) -> list[Outcome]: ...
+    def running(self) -> int: ...
     def close(self, *, cancel: bool) -> None: ...
 
 
 class Local:
-    """Processes on this machine; with GPUs, one process per GPU."""
+    """Processes on this machine, one per slot, each with its GPU; one that is killed takes only its own unit along."""
 
     def __init__(self, session: Session, options: EngineOptions) -> None:
         self.session = session
-        gpus = _visible_gpus() if options.gpus else []
-        cores = max(1, len(os.sched_getaffinity(0)) // options.threads)
-        self.slots = options.workers or (len(gpus) or cores)
-        self.gpus = gpus
-        self.running: dict[Future[Outcome], Unit] = {}
-        self._start()
+        self.gpus = _visible_gpus() if options.gpus else []
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        room = int(len(self.gpus) / options.gpus) if options.gpus else max(1, cores // options.threads)
+        self.slots = min(options.workers or room, room) if self.gpus else options.workers or room
+        self.pools = [self._start(slot) for slot in range(self.slots)]
+        self.free = list(range(self.slots))
+        self.work: dict[Future[Outcome], tuple[Unit, int]] = {}
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        queue = context.SimpleQueue()
-        for k in range(self.slots):
-            queue.put(self.gpus[k % len(self.gpus)] if self.gpus else None)
-        self.pool = ProcessPoolExecutor(self.slots, context, initializer=_take_gpu, initargs=(queue,))
+    def _start(self, slot: int) -> ProcessPoolExecutor:
+        gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(gpu,))
 
     def submit(self, unit: Unit) -> None:
-        self.running[self.pool.submit(execute, unit, self.session)] = unit
+        slot = self.free.pop()
+        try:
+            future = self.pools[slot].submit(execute, unit, self.session)
+        except BrokenProcessPool:  # killed while it had nothing to do
+            self.pools[slot] = self._start(slot)
+            future = self.pools[slot].submit(execute, unit, self.session)
+        self.work[future] = unit, slot
 
     def finished(self) -> list[Outcome]:
-        ended, _ = wait(self.running, timeout=1.0, return_when=FIRST_COMPLETED)
-        try:
-            outcomes = [future.result() for future in ended]
-        except BrokenProcessPool:  # one killed process breaks the pool, so every unit in work is lost
-            reason = "a process was killed while this unit was running (out of memory?)"
-            outcomes = [
-                Outcome(unit.key, "crashed", reason) if future.exception() else future.result()
-                for future, unit in self.running.items()
-            ]
-            self.running.clear()
-            self._start()
+        ended, _ = wait(self.work, timeout=1.0, return_when=FIRST_COMPLETED)
+        outcomes = []
         for future in ended:
-            self.running.pop(future, None)
+            unit, slot = self.work.pop(future)
+            try:
+                outcomes.append(future.result())
+            except BrokenProcessPool:
+                outcomes.append(Outcome(unit.key, "crashed", "its process was killed (out of memory?)"))
+                self.pools[slot] = self._start(slot)
+            self.free.append(slot)
         return outcomes
 
+    def running(self) -> int:
+        return len(self.work)
+
     def close(self, *, cancel: bool) -> None:
-        processes = list((self.pool._processes or {}).values())
-        self.pool.shutdown(wait=not cancel, cancel_futures=True)
-        if cancel:
-            for process in processes:
+        for pool in self.pools:
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=not cancel, cancel_futures=True)
+            for process in processes if cancel else ():
                 process.terminate()
 
 
 def _visible_gpus() -> list[str]:
     import torch
 
-    return [str(k) for k in range(torch.cuda.device_count())]
+    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    found = given[: torch.cuda.device_count()] or [str(k) for k in range(torch.cuda.device_count())]
+    if not found:
+        raise InputError("GPUs were asked for, but PyTorch sees none on this machine: leave out --gpus")
+    return found
 
 
-def _take_gpu(queue: Any) -> None:
-    gpu = queue.get()
+def _prepare(gpu: str | None) -> None:
+    """In a new worker: its GPU; Ctrl-C is the coordinator's business, which ends its workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
 
@@ -90,49 +104,68 @@ class Ray:
     """A running Ray cluster, or one started on this machine."""
 
     def __init__(self, session: Session, options: EngineOptions) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
             import ray.exceptions
         except ImportError:
             raise MissingDependencyError("ray", "cluster", "the engine ray") from None
-        self.ray = ray
+        self.ray, self.session, self.threads = ray, session, options.threads
         self.own = not ray.is_initialized()
         if self.own:
-            _check_reachable(options.ray_address)
-            ray.init(address=options.ray_address, log_to_driver=False, logging_level=logging.ERROR)
-        self.session = session
+            address = options.ray_address or os.environ.get("RAY_ADDRESS") or "local"
+            _check_reachable(address)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise InputError(f"cannot join a Ray cluster at {address}: {reason}; check --ray-address") from error
         self.task = ray.remote(num_cpus=options.threads, num_gpus=options.gpus, max_retries=0)(execute)
-        self.slots = options.workers or 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self.running: dict[Any, Unit] = {}
+        self.share = options.gpus
+        self.slots = options.workers or 4 * self._room()
+        self.work: dict[Any, Unit] = {}
+
+    def _room(self) -> int:
+        """How many units the cluster, as it is now, can run at once."""
+        found = self.ray.cluster_resources()
+        rooms = [found.get("CPU", 0) // self.threads] + ([found.get("GPU", 0) // self.share] if self.share else [])
+        return max(1, int(min(rooms)))
 
     def submit(self, unit: Unit) -> None:
-        self.running[self.task.remote(unit, self.session)] = unit
+        self.work[self.task.remote(unit, self.session)] = unit
 
     def finished(self) -> list[Outcome]:
-        ended, _ = self.ray.wait(list(self.running), num_returns=1, timeout=1.0)
-        outcomes = []
-        for reference in ended:
-            unit = self.running.pop(reference)
-            try:
-                outcomes.append(self.ray.get(reference))
-            except self.ray.exceptions.RayError as error:
-                reason = f"its worker or node was lost ({type(error).__name__})"
-                outcomes.append(Outcome(unit.key, "crashed", reason))
-        return outcomes
+        ended, _ = self.ray.wait(list(self.work), num_returns=1, timeout=1.0)
+        if ended:  # and whatever else has ended by now
+            ended, _ = self.ray.wait(list(self.work), num_returns=len(self.work), timeout=0)
+        return [self._outcome(reference) for reference in ended]
+
+    def _outcome(self, reference: Any) -> Outcome:
+        unit = self.work.pop(reference)
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.OutOfMemoryError:
+            return Outcome(unit.key, "out-of-memory", "Ray ended its worker because the node ran out of memory")
+        except self.ray.exceptions.RayError as error:
+            reason = (str(error).strip().splitlines() or ["no reason given"])[-1]
+            return Outcome(unit.key, "crashed", f"its worker or node was lost ({type(error).__name__}: {reason})")
+
+    def running(self) -> int:
+        return min(len(self.work), self._room())
 
     def close(self, *, cancel: bool) -> None:
         if cancel:
-            for reference in self.running:
+            for reference in self.work:
                 self.ray.cancel(reference, force=True)
         if self.own:
             self.ray.shutdown()
 
 
-def _check_reachable(address: str | None) -> None:
+def _check_reachable(address: str) -> None:
     """Ask the port first: Ray itself tries for minutes and then ends the process."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
-        return  # None, "auto" or "local"
+        return  # "auto" or "local"
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
@@ -140,7 +173,7 @@ def _check_reachable(address: str | None) -> None:
 
 
 class Slurm:
-    """Job arrays through submitit; every round of waiting units becomes one array."""
+    """Job arrays through submitit; the units that wait become one array."""
 
     def __init__(self, session: Session, options: EngineOptions) -> None:
         try:
@@ -149,33 +182,35 @@ class Slurm:
             raise MissingDependencyError("submitit", "cluster", "the engine slurm") from None
         if options.slurm_cluster == "slurm" and not shutil.which("srun"):
             raise InputError("there is no Slurm on this machine (srun is not on the PATH): start on a login node")
-        folder = Path(session.logs) / "slurm"
-        self.executor = submitit.AutoExecutor(folder=folder, cluster=options.slurm_cluster)
+        self.executor = submitit.AutoExecutor(folder=Path(session.logs) / "slurm", cluster=options.slurm_cluster)
         self.executor.update_parameters(
             name="dasmil",
             timeout_min=options.slurm_minutes,
             mem_gb=options.slurm_memory_gb,
             cpus_per_task=options.threads,
-            gpus_per_node=int(-(-options.gpus // 1)),
-            slurm_array_parallelism=options.workers or 1000,
+            gpus_per_node=1 if options.gpus else 0,
+            slurm_array_parallelism=options.workers or ARRAY_LIMIT,
             **({"slurm_partition": options.slurm_partition} if options.slurm_partition else {}),
         )
         self.session = session
-        self.slots = 1000  # Slurm's own default limit for an array
+        dry = options.slurm_cluster == "local"
+        self.slots = options.workers or ((os.cpu_count() or 1) if dry else ARRAY_LIMIT)
+        self.pause = 0.0 if dry else ARRAY_SECONDS
         self.queue: list[Unit] = []
-        self.running: list[tuple[Any, Unit]] = []
+        self.work: list[tuple[Any, Unit]] = []
+        self.sent = 0.0
 
     def submit(self, unit: Unit) -> None:
         self.queue.append(unit)
 
     def finished(self) -> list[Outcome]:
-        if self.queue:
+        if self.queue and (not self.work or time.monotonic() - self.sent > self.pause):
             jobs = self.executor.map_array(execute, self.queue, [self.session] * len(self.queue))
-            self.running += list(zip(jobs, self.queue, strict=True))
-            self.queue = []
+            self.work += list(zip(jobs, self.queue, strict=True))
+            self.queue, self.sent = [], time.monotonic()
         time.sleep(1.0)
-        ended = [(job, unit) for job, unit in self.running if job.done()]
-        self.running = [pair for pair in self.running if pair not in ended]
+        ended = [pair for pair in self.work if pair[0].done()]
+        self.work = [pair for pair in self.work if pair not in ended]
         return [self._outcome(job, unit) for job, unit in ended]
 
     def _outcome(self, job: Any, unit: Unit) -> Outcome:
@@ -184,13 +219,18 @@ class Slurm:
             return job.result()
         if Path(unit.result).exists():  # the job was cut off after its work
             return Outcome(unit.key, "done")
-        return Outcome(
-            unit.key, "crashed", f"job {job.job_id} ended in state {job.state}: {str(error).splitlines()[0]}"
-        )
+        if str(job.state).startswith("OUT_OF_ME"):
+            return Outcome(unit.key, "out-of-memory", f"job {job.job_id} ran out of memory: see --slurm-memory")
+        text = str(error).strip().splitlines()[0]
+        hint = "if every job ends so, the folder may not be shared, or dasmil not installed, on the nodes"
+        return Outcome(unit.key, "crashed", f"job {job.job_id} ended in state {job.state}: {text} ({hint})")
+
+    def running(self) -> int:
+        return sum(str(job.state) == "RUNNING" for job, _ in self.work)
 
     def close(self, *, cancel: bool) -> None:
-        if cancel:
-            for job, _ in self.running:
+        for job, _ in self.work if cancel else ():
+            with contextlib.suppress(OSError):
                 job.cancel()
 
 

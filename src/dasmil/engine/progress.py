@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """How far a whole job is."""
+    """How far a whole job is, over all workers."""
 
     total: int
     skipped: int = 0
@@ -18,16 +19,22 @@ class Progress:
     running: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    ended: bool = False
 
     def line(self) -> str:
+        """done, failed, running, rate and time left."""
         seconds = time.monotonic() - self.started
         rate = self.done / seconds if seconds > 0 else 0.0
         left = self.total - self.skipped - self.done - len(self.failed)
-        remaining = f", about {left / rate / 60:.0f} min left" if rate and left else ""
-        return (
-            f"{self.skipped + self.done} of {self.total} done ({self.skipped} earlier), {len(self.failed)} failed, "
-            f"{self.running} running, {60 * rate:.1f} a minute{remaining}"
-        )
+        earlier = f" ({self.skipped} earlier)" if self.skipped else ""
+        text = f"{self.skipped + self.done}/{self.total} done{earlier}, {len(self.failed)} failed"
+        if self.running:
+            text += f", {self.running} running"
+        text += f", {60 * rate:.1f} a minute" if self.done else ""
+        if rate and left:
+            minutes = left / rate / 60
+            text += f", {minutes:.0f} min left" if minutes < 90 else f", {minutes / 60:.1f} h left"
+        return text
 
 
 def print_progress() -> Callable[[Progress], None]:
@@ -36,15 +43,15 @@ def print_progress() -> Callable[[Progress], None]:
     terminal = sys.stderr.isatty()
 
     def report(progress: Progress) -> None:
-        now, ended = time.monotonic(), not progress.running
-        if not ended and now - last["time"] < (0.2 if terminal else 30.0):
+        now = time.monotonic()
+        if not progress.ended and now - last["time"] < (0.2 if terminal else 30.0):
             return
-        last["time"] = now
         text = progress.line()
         if terminal:
-            print(f"\r\x1b[2K{text}", end="\n" if ended else "", file=sys.stderr, flush=True)
+            shown = text[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\x1b[2K{shown}", end="\n" if progress.ended else "", file=sys.stderr, flush=True)
         elif text != last["text"]:
             print(text, file=sys.stderr, flush=True)
-        last["text"] = text
+        last["time"], last["text"] = now, text
 
     return report

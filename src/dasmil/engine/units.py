@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from uuid import uuid4
 
-from dasmil.errors import DasmilError, unknown_name
+from dasmil.errors import DasmilError, InputError, unknown_name
 
 EngineName = Literal["local", "ray", "slurm"]
 Status = Literal["done", "failed", "crashed", "out-of-memory", "refused"]
+PATIENCE = 15.0  # seconds until a new file must be seen elsewhere; network disks show it late
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,25 @@ class EngineOptions:
     """Where units run and what each may use."""
 
     engine: EngineName = "local"
-    workers: int = 0  # local processes, or Slurm tasks at once; 0: one per core / no limit
+    workers: int = 0  # units at once; 0: one per core or GPU of this machine, on a cluster what it takes
     threads: int = 1  # cores of one unit; fixed, so that results do not depend on the engine
-    gpus: float = 0  # of one unit; a fraction shares a GPU (Ray)
+    gpus: float = 0  # of one unit; a fraction shares a GPU (local and Ray)
     retries: int = 2  # of a unit that crashed or failed unexpectedly
     ray_address: str | None = None
     slurm_partition: str | None = None
     slurm_minutes: int = 60
     slurm_memory_gb: int = 16
-    slurm_cluster: str = "slurm"  # "local" runs the jobs as plain processes, for trying out
+    slurm_cluster: Literal["slurm", "local"] = "slurm"  # "local" runs the jobs as plain processes, for trying out
 
     def __post_init__(self) -> None:
         if self.engine not in get_args(EngineName):
             raise unknown_name("engine", self.engine, get_args(EngineName))
+        least = {"workers": 0, "threads": 1, "gpus": 0, "retries": 0, "slurm_minutes": 1, "slurm_memory_gb": 1}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise InputError(f"{name.replace('_', ' ')}: found {getattr(self, name)}, expected {value} or more")
+        if self.gpus > 1:
+            raise InputError(f"gpus is {self.gpus:g}: a unit computes on one GPU, expected a number from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -68,22 +75,24 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Session:
-    """What every worker checks before it works: the same folder and the same code as the coordinator's."""
+    """What every worker checks before it works: the same disk and the same code as the coordinator's."""
 
     token: str
     logs: str
     code: str
     threads: int
+    folder: str = ""  # where the command was given: relative paths start here
 
 
 @contextlib.contextmanager
 def open_session(out: Path, options: EngineOptions) -> Iterator[Session]:
+    """A session for one call of run_units; its token is gone when it ends, so units still queued stop by themselves."""
     logs = out.resolve() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     token = logs / f".session-{uuid4().hex}"
     token.touch()
     try:
-        yield Session(str(token), str(logs), code_digest(), options.threads)
+        yield Session(str(token), str(logs), code_digest(), options.threads, os.getcwd())
     finally:
         token.unlink(missing_ok=True)
 
@@ -100,11 +109,16 @@ def code_digest() -> str:
 
 def execute(unit: Unit, session: Session) -> Outcome:
     """Run one unit in this process, its output going to a log of its own; never raises for what the unit does."""
-    if not Path(session.token).exists():
-        return Outcome(unit.key, "refused", f"the output folder is not shared: {_place()} cannot see {session.token}")
+    place = f"host {os.uname().nodename}, process {os.getpid()}"
+    if not _appears(Path(session.token)):
+        folder = Path(session.logs).parent
+        reason = f"the output folder is not shared: {place} does not see this run in {folder}; choose a folder on a "
+        return Outcome(unit.key, "refused", reason + "disk that every worker mounts at the same path")
     if code_digest() != session.code:
-        reason = f"{_place()} has other code of dasmil than the coordinator; install the same version everywhere"
+        reason = f"{place} has other code of dasmil than the coordinator; install the same version everywhere"
         return Outcome(unit.key, "refused", reason)
+    if Path(session.folder).is_dir():
+        os.chdir(session.folder)
     os.environ["OMP_NUM_THREADS"] = str(session.threads)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(session.threads)
@@ -114,14 +128,14 @@ def execute(unit: Unit, session: Session) -> Outcome:
         contextlib.redirect_stdout(log),
         contextlib.redirect_stderr(log),
     ):
-        print(json.dumps({"unit": unit.key, "at": _place(), "time": time.strftime("%Y-%m-%d %H:%M:%S")}))
+        print(json.dumps({"unit": unit.key, "at": place, "time": time.strftime("%Y-%m-%d %H:%M:%S")}))
         try:
             module, _, function = unit.function.partition(":")
             getattr(importlib.import_module(module), function)(**unit.arguments)
         except Exception as error:
             traceback.print_exc()
-            if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-                return Outcome(unit.key, "out-of-memory", "ran out of memory")
+            if _out_of_memory(error):
+                return Outcome(unit.key, "out-of-memory", f"ran out of memory (see {log.name})")
             known = isinstance(error, DasmilError)
             reason = str(error) if known else f"{type(error).__name__}: {error} (see {log.name})"
             return Outcome(unit.key, "failed" if known else "crashed", reason)
@@ -130,5 +144,16 @@ def execute(unit: Unit, session: Session) -> Outcome:
     return Outcome(unit.key, "done")
 
 
-def _place() -> str:
-    return f"host {os.uname().nodename}, process {os.getpid()}"
+def _out_of_memory(error: Exception) -> bool:
+    """Python's, PyTorch's on GPUs, and PyTorch's on CPUs, which is a plain RuntimeError."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
+def _appears(path: Path) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True

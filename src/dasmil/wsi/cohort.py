@@ -1,4 +1,4 @@
-"""Many slides, one after the other: nothing that goes wrong with one stops the rest."""
+"""Many slides, one after the other or spread over workers: nothing that goes wrong with one stops the rest."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import glob
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from dasmil import __version__
 from dasmil.data.scale import read_scales
+from dasmil.engine import EngineOptions
 from dasmil.errors import DataError, InputError
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
+from dasmil.wsi.encoders import Encoder
 from dasmil.wsi.finished import replacing
 from dasmil.wsi.pipeline import SlideResult, extract_slide, make_encoder, slide_name
 from dasmil.wsi.reader import SUFFIXES
+from dasmil.wsi.slide_units import extract_units
 
 
 class Reporter(Protocol):
@@ -129,41 +132,30 @@ def extract(
     mpp_table: Mapping[str, float] | None = None,
     options: RunOptions | None = None,
     reporter: Reporter | None = None,
+    engine: EngineOptions | None = None,
+    quiet: bool = False,
 ) -> Summary:
-    """Make the bags of all slides; writes summary.json and the contact sheet qc/index.html beside them."""
+    """Make the bags of all slides; writes summary.json and the contact sheet qc/index.html beside them.
+
+    engine: spread the slides over processes or machines; without it they are done here, one after the other. quiet: no
+    line of progress from the engine.
+    """
     paths = find_slides(slides)
     config, options, table = config or ExtractConfig(), options or RunOptions(), mpp_table or {}
     out_dir = Path(out_dir)
     if out_dir.exists() and not out_dir.is_dir():
         raise InputError(f"{out_dir} is a file, expected a folder for the bags")
-    out_dir.mkdir(parents=True, exist_ok=True)
-    encoder = make_encoder(config, options)
     started = time.perf_counter()
-    results: dict[Path, SlideResult] = {}
-    if reporter:
-        reporter.start(paths)
-
-    def work(path: Path) -> None:
-        results[path] = extract_slide(
-            path,
-            out_dir,
-            config.for_slide(table.get(slide_name(path))),
-            options=options,
-            encoder=encoder,
-            progress=reporter.tiles if reporter else None,
-        )
-
-    for number, path in enumerate(paths, 1):
-        if reporter:
-            reporter.slide(path, number)
-        work(path)
-        if reporter:
-            reporter.result(results[path])
-    # What another process had in work may be done by now, or may have been left by one that died.
-    for path in [p for p in paths if results[p].status == "busy"]:
-        work(path)
-        if reporter:
-            reporter.result(results[path])
+    work = {path: config.for_slide(table.get(slide_name(path))) for path in paths}
+    if engine is not None:
+        # A coordinator needs the encoder only to know what finished bags look like, and to refuse a wrong one at once.
+        encoder = make_encoder(config, replace(options, device="cpu"))
+        out_dir.mkdir(parents=True, exist_ok=True)
+        results = extract_units(work, out_dir, options, encoder, engine, quiet=quiet)
+    else:
+        encoder = make_encoder(config, options)
+        out_dir.mkdir(parents=True, exist_ok=True)
+        results = _one_by_one(work, out_dir, options, encoder, reporter)
     described = config.described(encoder.name, encoder.sha256, config.tile_px or encoder.input_px)
     summary = Summary([results[p] for p in paths], described, time.perf_counter() - started, str(out_dir))
     with replacing(out_dir / "summary.json") as temporary:
@@ -171,3 +163,26 @@ def extract(
     if options.qc:
         write_contact_sheet(out_dir, summary.results)
     return summary
+
+
+def _one_by_one(
+    work: Mapping[Path, ExtractConfig], out_dir: Path, options: RunOptions, encoder: Encoder, reporter: Reporter | None
+) -> dict[Path, SlideResult]:
+    results: dict[Path, SlideResult] = {}
+    if reporter:
+        reporter.start(list(work))
+
+    def one(path: Path) -> None:
+        progress = reporter.tiles if reporter else None
+        results[path] = extract_slide(path, out_dir, work[path], options=options, encoder=encoder, progress=progress)
+        if reporter:
+            reporter.result(results[path])
+
+    for number, path in enumerate(work, 1):
+        if reporter:
+            reporter.slide(path, number)
+        one(path)
+    # What another process had in work may be done by now, or may have been left by one that died.
+    for path in [p for p in work if results[p].status == "busy"]:
+        one(path)
+    return results

@@ -70,11 +70,13 @@ def extract_slide(
     options: RunOptions | None = None,
     encoder: Encoder | None = None,
     progress: Progress | None = None,
+    raise_unexpected: bool = False,
 ) -> SlideResult:
     """Make the bag of one slide, unless it is there already; what goes wrong is in the result, not raised.
 
     Safe to call from many processes on one folder: a slide that another one works on is left to it ("busy").
-    encoder: what make_encoder returned, to share it between slides; else it is made here.
+    encoder: what make_encoder returned, to share it between slides; else it is made here. raise_unexpected: only what
+    is known to be wrong with the slide is in the result; the rest is raised, for a caller that tries again.
     """
     path, out_dir = Path(path), Path(out_dir)
     config, options = config or ExtractConfig(), options or RunOptions()
@@ -96,10 +98,28 @@ def extract_slide(
     except DasmilError as error:
         result.status, result.reason = "failed", str(error)
     except Exception as error:  # a slide that breaks a library must not stop the others
+        if raise_unexpected:
+            raise
         result.status, result.reason = "failed", f"{path}: {type(error).__name__}: {error}"
     finally:
         result.seconds = round(time.perf_counter() - started, 3)
     return result
+
+
+def finished_slide(path: Path, out_dir: Path, config: ExtractConfig, encoder: Encoder) -> SlideResult | None:
+    """The result "skipped" if the slide's bag is there, made with this configuration and from this file; else None."""
+    result = SlideResult(slide_name(path), str(path), "skipped")
+    target = out_dir / f"{result.slide}.h5"
+    if not target.exists() or read_marks(target) != _marks(path, config, encoder):
+        return None
+    result.bag = str(target)
+    _recall(result, out_dir)
+    return result
+
+
+def _marks(path: Path, config: ExtractConfig, encoder: Encoder) -> tuple[str, str]:
+    described = config.described(encoder.name, encoder.sha256, config.tile_px or encoder.input_px)
+    return config_hash(described), fingerprint(path) if path.is_file() else ""
 
 
 def _extract(
@@ -114,7 +134,7 @@ def _extract(
     target = out_dir / f"{result.slide}.h5"
     tile_px = config.tile_px or encoder.input_px
     described = config.described(encoder.name, encoder.sha256, tile_px)
-    marks = (config_hash(described), fingerprint(path) if path.is_file() else "")
+    marks = _marks(path, config, encoder)
     remove_leftovers(target)
     if target.exists() and not options.force:
         found = read_marks(target)
