@@ -76,7 +76,7 @@ def test_only_reading_is_possible(collages: Viewer) -> None:
 def test_scores_are_those_of_the_explanation(collages: Viewer) -> None:
     bag = collages.shelf.entries[1].load()
     account = explain(collages.shelf.model, bag)
-    described = ask_json(collages, "/api/bag/1")
+    described = ask_json(collages, "/api/bag/1/account")
     assert described["logit"] == pytest.approx(account.logit, abs=1e-6)
     assert described["distance_share"] == pytest.approx(account.distance_share)
     assert {s["name"] for s in described["scores"]} == set(account.scores)

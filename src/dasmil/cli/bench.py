@@ -13,6 +13,7 @@ BENCHES = {
     "extract": "The slide pipeline beside a bare OpenSlide loop.",
     "cohort": "Memory of training on one very large bag.",
     "explain": "The account of one very large bag beside the model's forward pass.",
+    "viewer": "One very large bag in the viewer, in a real browser: waiting times, frames, memory.",
 }
 for _bench, _help in BENCHES.items():
     app.command(f"dasmil.bench.{_bench}:main", name=_bench, help=_help)

@@ -81,6 +81,7 @@ def create_app(shelf: Shelf, port: int) -> Starlette:
         Route("/static/{name}", _serve_static),
         Route("/api/bags", lambda _request: _json(_list(shelf))),
         Route("/api/bag/{index:int}", lambda r: _json(_describe(shelf, _index(r)))),
+        Route("/api/bag/{index:int}/account", lambda r: _json(_account(shelf, _index(r)))),
         Route("/api/bag/{index:int}/coords", lambda r: _floats(shelf.open(_index(r)).bag.coords[:, :2])),
         Route("/api/bag/{index:int}/score/{name}", lambda r: _floats(_score(shelf.open(_index(r)), r))),
         Route("/api/bag/{index:int}/partners/{instance:int}", lambda r: _json(_partners(shelf, r))),
@@ -155,24 +156,18 @@ def _frame(opened: Opened) -> dict:
 
 
 def _describe(shelf: Shelf, index: int) -> dict:
+    """What is known without computing: where the instances lie, and the learned distance."""
     opened = shelf.open(index)
-    bag, explanation, picture = opened.bag, opened.explanation, opened.picture
+    bag, picture = opened.bag, opened.picture
     size, is_round = instance_size(bag)
     extent = (bag.coords.amax(0) - bag.coords.amin(0)).norm().item()
     curves = shelf.curves(extent)
     if curves:  # the part of the axis where phi changes, not the whole slide
         reach = max((c["midpoint"] + 3 * c["width"] for c in curves if math.isfinite(c["width"])), default=extent)
         curves = shelf.curves(min(extent, max(2 * max(c["midpoint"] for c in curves), reach, 4 * size)) or 1.0)
-    order = list(TITLES)
-    names = dict(sorted(explanation.scores.items(), key=lambda item: order.index(item[0]) if item[0] in order else 99))
     return {
         "n": len(bag),
         "unit": bag.unit,
-        "logit": explanation.logit,
-        "probability": 1 / (1 + math.exp(-max(-60.0, min(60.0, explanation.logit)))),
-        "target_name": shelf.class_name(explanation.target),
-        "method": explanation.method,
-        "distance_share": explanation.distance_share,
         "instance_size": size,
         "round": is_round,
         "frame": _frame(opened),
@@ -183,9 +178,25 @@ def _describe(shelf: Shelf, index: int) -> dict:
             "tile_size": TILE,
             "max_level": math.ceil(math.log2(max(picture.width, picture.height, 2))),
         },
-        "scores": [{"name": n, "title": TITLES.get(n, n), "signed": bool((v < 0).any())} for n, v in names.items()],
         "curves": curves,
         "warnings": list(opened.warnings),
+    }
+
+
+def _account(shelf: Shelf, index: int) -> dict:
+    """The account of the logit and the names of its scores; waits until it is computed."""
+    explanation = shelf.open(index).explanation
+    order = list(TITLES)
+    names = sorted(explanation.scores, key=lambda name: order.index(name) if name in order else len(order))
+    return {
+        "logit": explanation.logit,
+        "probability": 1 / (1 + math.exp(-max(-60.0, min(60.0, explanation.logit)))),
+        "target_name": shelf.class_name(explanation.target),
+        "method": explanation.method,
+        "distance_share": explanation.distance_share,
+        "scores": [
+            {"name": n, "title": TITLES.get(n, n), "signed": bool((explanation.scores[n] < 0).any())} for n in names
+        ],
     }
 
 
@@ -200,7 +211,7 @@ def _partners(shelf: Shelf, request: Request) -> dict:
     index, instance = _index(request), request.path_params["instance"]
     pairs = shelf.partners(index, instance)
     opened = shelf.open(index)
-    scores = opened.explanation.scores
+    scores = {} if opened.known is None else opened.known.scores
     x, y = opened.bag.coords[instance, :2].tolist()
     return {
         "index": instance,
@@ -208,7 +219,15 @@ def _partners(shelf: Shelf, request: Request) -> dict:
         "y": y,
         "scores": {TITLES.get(name, name): float(values[instance]) for name, values in scores.items()},
         "partners": [
-            {"index": p.j, "head": p.head, "weight": p.weight, "distance": p.distance, "phi": p.phi} for p in pairs
+            {
+                "index": p.j,
+                "head": p.head,
+                "weight": p.weight,
+                "distance": p.distance,
+                "phi": p.phi,
+                "contribution": p.contribution,
+            }
+            for p in pairs
         ],
     }
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dasmil.errors import DasmilError, InputError
-from dasmil.explain.account import Account, Partner
+from dasmil.explain.account import Account, Partner, check_fit
 from dasmil.explain.distance import phi_values
 from dasmil.explain.ground import Ground
 from dasmil.explain.layers import Stack
@@ -61,15 +61,39 @@ class Entry:
     warning: str | None = None
 
 
-@dataclass(frozen=True)
 class Opened:
-    """A bag with its picture and explanation; the account answers what a single instance looks at."""
+    """A bag with its picture; the account of its logit is made when first asked for, and kept."""
 
-    bag: Bag
-    picture: Picture | None
-    account: Account
-    explanation: Explanation
-    warnings: tuple[str, ...]
+    def __init__(self, model: MILModel, bag: Bag, picture: Picture | None, warnings: tuple[str, ...]) -> None:
+        check_fit(model, bag)
+        self.bag, self.picture, self.warnings = bag, picture, warnings
+        self._model = model
+        self._lock = threading.Lock()
+        self._explaining = threading.Lock()
+        self._account: Account | None = None
+        self._explanation: Explanation | None = None
+
+    @property
+    def account(self) -> Account:
+        """Answers what a single instance looks at: quick, also while the explanation is being computed."""
+        with self._lock:
+            if self._account is None:
+                self._account = Account(self._model, self.bag)
+            return self._account
+
+    @property
+    def explanation(self) -> Explanation:
+        """Waits for the whole account: as long as one forward pass."""
+        account = self.account
+        with self._explaining:  # one computation; the others find it done
+            if self._explanation is None:
+                self._explanation = account.explain()
+            return self._explanation
+
+    @property
+    def known(self) -> Explanation | None:
+        """The explanation, if it has been computed already."""
+        return self._explanation
 
 
 class Shelf:
@@ -98,7 +122,7 @@ class Shelf:
 
     def open(self, index: int) -> Opened:
         entry = self.entry(index)
-        with self._lock:  # one computation at a time; the others find it done
+        with self._lock:  # one bag is read at a time; the others find it done
             if index not in self._opened:
                 self._opened[index] = self._read(entry)
                 while len(self._opened) > CACHED_BAGS:
@@ -114,8 +138,7 @@ class Shelf:
             picture = entry.picture(bag)
         except DasmilError as error:  # the map is still worth showing; the page says what is missing
             warnings.append(f"Shown without its slide: {error}")
-        account = Account(self.model, bag)
-        return Opened(bag, picture, account, account.explain(), tuple(warnings))
+        return Opened(self.model, bag, picture, tuple(warnings))
 
     def partners(self, index: int, instance: int) -> list[Partner]:
         """What an instance attends to; nothing for models without attention between instances."""
@@ -124,8 +147,7 @@ class Shelf:
             raise InputError(f"there is no instance number {instance}; the bag has {len(opened.bag)}")
         if not isinstance(opened.account.structure, Stack):
             return []
-        with self._lock:
-            return opened.account.partners(instance, top=20)
+        return opened.account.partners(instance, top=20)
 
     def curves(self, furthest: float) -> list[dict]:
         """phi over distances from 0 to `furthest` (in the model's unit), one row a head."""

@@ -1,12 +1,13 @@
 // The viewer: one bag at a time on a deep-zoom picture, with its instances drawn over it. State lives in the URL fragment.
 
-import { drawBar, makeScale, ranks } from "./colour.js";
-import { element, length, niceLength, number, signed } from "./format.js";
+import { drawBar, highest, levels, makeScale } from "./colour.js";
+import { count, element, length, niceLength, number, signed } from "./format.js";
 import { Overlay } from "./overlay.js";
 import { BagList, showBag, showTile } from "./panel.js";
 
 const get = (id) => document.getElementById(id);
-const state = { run: null, bag: null, entry: null, score: null, selected: -1, instance: null, list: null, request: 0 };
+const UNKNOWN = [150, 150, 150];
+const state = { run: null, bag: null, entry: null, score: null, selected: -1, instance: null, list: null, request: 0, preferred: null };
 
 async function fetchJson(path) {
   const response = await fetch(path);
@@ -25,6 +26,7 @@ function say(text, isError = false) {
   get("message").hidden = !text;
   get("message").textContent = text ?? "";
   get("message").classList.toggle("error", isError);
+  get("message").classList.remove("busy");
 }
 
 const viewer = OpenSeadragon({ element: get("picture"), drawer: "canvas", showNavigationControl: false, showNavigator: false, animationTime: 0.5, maxZoomPixelRatio: 8,
@@ -40,11 +42,15 @@ function project() {
 
 const overlay = new Overlay(get("overlay"), project);
 
-function redraw() {
+const theme = {};
+function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  const ink = { ground: style.getPropertyValue("--ground"), text: style.getPropertyValue("--ink") };
+  for (const name of ["ground", "ink", "accent", "canvas", "quiet"]) theme[name] = style.getPropertyValue(`--${name}`).trim();
+}
+
+function redraw() {
   const partners = (state.instance?.partners ?? []).slice(0, 12).filter((p) => p.weight >= 0.02).map((p) => ({ ...p, text: length(p.distance, state.bag.unit) }));
-  overlay.draw({ opacity: get("opacity").value / 100, selected: state.selected, partners, lines: get("lines").checked, accent: style.getPropertyValue("--accent"), ink });
+  overlay.draw({ opacity: get("opacity").value / 100, selected: state.selected, partners, lines: get("lines").checked, theme });
   drawScaleBar();
 }
 
@@ -63,7 +69,7 @@ function tileSource(bag) {
     ground.width = Math.max(1, Math.round(frame.width * frame.px_per_unit));
     ground.height = Math.max(1, Math.round(frame.height * frame.px_per_unit));
     const context = ground.getContext("2d");
-    context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--ground");
+    context.fillStyle = theme.ground;
     context.fillRect(0, 0, ground.width, ground.height);
     return { type: "image", url: ground.toDataURL("image/png") };
   }
@@ -76,8 +82,7 @@ async function openBag(index, keep = {}) {
   const entry = state.run.bags[index];
   if (!entry) { say("There is no such bag.", true); return; }
   state.entry = entry;
-  state.bag = null;
-  state.instance = null;
+  state.bag = state.score = state.instance = null;
   state.selected = -1;
   state.list.select(index);
   overlay.setBag(null);
@@ -85,39 +90,65 @@ async function openBag(index, keep = {}) {
   get("strip").replaceChildren();
   showTile(null, null);
   get("bag").replaceChildren(element("h2", {}, entry.id));
-  say("Computing contributions …");
+  say("Opening …");
+  let clock = 0;
   try {
-    const bag = await fetchJson(`api/bag/${index}`);
-    const coords = await fetchFloats(`api/bag/${index}/coords`);
+    const [bag, coords] = await Promise.all([fetchJson(`api/bag/${index}`), fetchFloats(`api/bag/${index}/coords`)]);
     if (request !== state.request) return;
-    bag.index = index;
-    const x = new Float32Array(bag.n), y = new Float32Array(bag.n);
-    for (let i = 0; i < bag.n; i++) {
-      x[i] = (coords[2 * i] - bag.frame.x0) * bag.frame.px_per_unit;
-      y[i] = (coords[2 * i + 1] - bag.frame.y0) * bag.frame.px_per_unit;
-    }
-    state.bag = bag;
-    await new Promise((resolve) => {
-      const done = () => { viewer.removeHandler("open", done); viewer.removeHandler("open-failed", done); resolve(); };
-      viewer.addHandler("open", done);
-      viewer.addHandler("open-failed", done);
-      viewer.open(tileSource(bag));
-    });
+    await place(index, bag, coords);
     if (request !== state.request) return;
-    overlay.setBag({ x, y, side: bag.instance_size * bag.frame.px_per_unit, round: bag.round, width: bag.frame.width * bag.frame.px_per_unit, height: bag.frame.height * bag.frame.px_per_unit });
+    if (keep.view) viewer.viewport.fitBounds(new OpenSeadragon.Rect(...keep.view), true);
+    showBag(entry, bag);
+    redraw();
+    document.body.dataset.placed = String(index);
+    clock = waitAloud(`Computing what ${count(bag.n)} instances contributed`, request);
+    Object.assign(bag, await fetchJson(`api/bag/${index}/account`));
+    if (request !== state.request) return;
     showBag(entry, bag);
     get("score").replaceChildren(...bag.scores.map((s) => element("option", { value: s.name }, s.title)));
     get("score").value = bag.scores.some((s) => s.name === keep.score) ? keep.score : bag.scores[0].name;
     await showScore();
-    if (keep.view) viewer.viewport.fitBounds(new OpenSeadragon.Rect(...keep.view), true);
+    if (request !== state.request) return;
     say(null);
     if (keep.tile >= 0 && keep.tile < bag.n) await selectInstance(keep.tile, false);
-    redraw();
     saveState();
     document.body.dataset.ready = String(index);
   } catch (error) {
     if (request === state.request) say(error.message, true);
+  } finally {
+    clearInterval(clock);
   }
+}
+
+/** The picture and the places of the instances, grey until their scores are known. */
+async function place(index, bag, coords) {
+  bag.index = index;
+  bag.scores = [];
+  const x = new Float32Array(bag.n), y = new Float32Array(bag.n);
+  for (let i = 0; i < bag.n; i++) {
+    x[i] = (coords[2 * i] - bag.frame.x0) * bag.frame.px_per_unit;
+    y[i] = (coords[2 * i + 1] - bag.frame.y0) * bag.frame.px_per_unit;
+  }
+  await new Promise((resolve) => {
+    const done = () => { viewer.removeHandler("open", done); viewer.removeHandler("open-failed", done); resolve(); };
+    viewer.addHandler("open", done);
+    viewer.addHandler("open-failed", done);
+    viewer.open(tileSource(bag));
+  });
+  state.bag = bag;
+  overlay.setBag({ x, y, side: bag.instance_size * bag.frame.px_per_unit, round: bag.round, width: bag.frame.width * bag.frame.px_per_unit, height: bag.frame.height * bag.frame.px_per_unit });
+  overlay.setColours(new Int16Array(bag.n), [UNKNOWN]);
+}
+
+/** Says what is being computed and, when that takes long, since when; returns the clock to stop. */
+function waitAloud(text, request) {
+  const begun = performance.now();
+  say(`${text} …`);
+  get("message").classList.add("busy");
+  return setInterval(() => {
+    const seconds = Math.round((performance.now() - begun) / 1000);
+    if (request === state.request && seconds > 1) { get("message").textContent = `${text} … ${seconds} s`; }
+  }, 1000);
 }
 
 async function showScore() {
@@ -126,7 +157,7 @@ async function showScore() {
   const values = await fetchFloats(`api/bag/${bag.index}/score/${encodeURIComponent(info.name)}`);
   if (bag !== state.bag) return;
   const scale = makeScale(values, info.signed);
-  state.score = { info, values, scale, rank: ranks(values, info.signed) };
+  state.score = { info, values, scale, top: highest(values, 24) };
   drawBar(get("bar"), scale);
   const labels = get("bar-labels").children;
   const digits = scale.high >= 100 ? 0 : scale.high >= 0.1 ? 2 : 4;
@@ -136,25 +167,22 @@ async function showScore() {
   get("bar-title").textContent = `${info.title}; clipped at the 99th percentile`;
   paint();
   fillStrip();
+  state.preferred = info.name;
+  document.body.dataset.shown = info.name;
 }
 
 function paint() {
   const cut = get("threshold").value / 100;
   get("threshold-value").textContent = `${get("threshold").value} %`;
   if (!state.score) return;
-  const { values, scale, rank } = state.score;
-  overlay.setColours((i) => (rank[i] >= cut && Number.isFinite(values[i]) ? scale.rgb(values[i]) : null));
+  const { values, scale } = state.score;
+  overlay.setColours(levels(values, scale, cut), scale.palette);
   redraw();
-}
-
-function topInstances() {
-  const { values } = state.score;
-  return Array.from(values.keys()).sort((a, b) => values[b] - values[a]).slice(0, 24);
 }
 
 function fillStrip() {
   const { bag, score } = state;
-  get("strip").replaceChildren(...topInstances().map((i) => {
+  get("strip").replaceChildren(...score.top.map((i) => {
     const [r, g, b] = score.scale.rgb(score.values[i]);
     const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${i}`, alt: "", loading: "lazy" }) : element("i");
     if (!bag.picture) face.style.background = `rgb(${r},${g},${b})`;
@@ -200,7 +228,7 @@ function saveState() {
   if (!state.bag) return;
   const b = viewer.viewport.getBounds();
   const view = [b.x, b.y, b.width, b.height].map((v) => v.toFixed(5)).join(",");
-  const fields = { bag: state.entry.id, score: state.score?.info.name, opacity: get("opacity").value, threshold: get("threshold").value, view };
+  const fields = { bag: state.entry.id, score: state.preferred ?? "", opacity: get("opacity").value, threshold: get("threshold").value, view };
   if (state.selected >= 0) fields.tile = state.selected;
   history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
 }
@@ -220,7 +248,7 @@ function exportView() {
   out.width = get("overlay").width;
   out.height = get("overlay").height;
   const context = out.getContext("2d");
-  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--canvas");
+  context.fillStyle = theme.canvas;
   context.fillRect(0, 0, out.width, out.height);
   context.drawImage(picture, 0, 0, out.width, out.height);
   context.drawImage(get("overlay"), 0, 0);
@@ -265,7 +293,7 @@ function listen() {
   get("export").addEventListener("click", exportView);
   get("controls").addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("resize", redraw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); redraw(); });
   document.addEventListener("keydown", (event) => {
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
       if (event.key === "Escape") event.target.blur();
@@ -273,7 +301,7 @@ function listen() {
     }
     const jump = (by) => {
       if (!state.score) return;
-      const top = topInstances();
+      const { top } = state.score;
       const at = top.indexOf(state.selected);
       selectInstance(top[(at + by + top.length) % top.length], true);
     };
@@ -284,6 +312,7 @@ function listen() {
 }
 
 async function start() {
+  readTheme();
   try {
     state.run = await fetchJson("api/bags");
   } catch (error) {
@@ -293,7 +322,7 @@ async function start() {
   document.title = `${state.run.title} - dasmil`;
   get("title").textContent = state.run.title;
   get("subtitle").textContent = state.run.subtitle;
-  state.list = new BagList(state.run.bags, state.run.classes, (index) => openBag(index, { score: state.score?.info.name }));
+  state.list = new BagList(state.run.bags, state.run.classes, (index) => openBag(index, { score: state.preferred }));
   listen();
   if (!state.run.bags.length) { say("There are no bags to show.", true); return; }
   const { index, ...keep } = readState();

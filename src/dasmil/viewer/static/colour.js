@@ -10,25 +10,38 @@ function ramp(stops, t) {
   return stops[k].map((v, c) => Math.round(v + f * (stops[k + 1][c] - v)));
 }
 
-/** A scale for one score: limits clipped at the 99th percentile, symmetric where the score is signed. */
+const STEPS = 256;
+
+/** A scale for one score: limits clipped at the 99th percentile, symmetric where the score is signed; a palette of 256 colours. */
 export function makeScale(values, signed) {
-  const finite = Array.from(values).filter(Number.isFinite);
-  const sorted = Float64Array.from(signed ? finite.map(Math.abs) : finite).sort();
+  const sorted = ordered(values, signed);
   const at = (q) => (sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))] : 0);
-  const high = at(0.99) || (sorted.length ? sorted[sorted.length - 1] : 0) || 1;
+  const high = at(0.99) || at(1) || 1;
   const low = signed ? -high : Math.min(at(0), high);
-  const stops = signed ? DIVERGING : CIVIDIS;
   const span = high - low || 1;
-  return { low, high, signed, rgb: (v) => ramp(stops, (v - low) / span) };
+  const palette = Array.from({ length: STEPS }, (_, k) => ramp(signed ? DIVERGING : CIVIDIS, k / (STEPS - 1)));
+  const level = (v) => Math.round(Math.min(1, Math.max(0, (v - low) / span)) * (STEPS - 1));
+  return { low, high, signed, sorted, palette, level, rgb: (v) => palette[level(v)] };
 }
 
-/** Strength of every value as its rank in [0, 1): what the threshold slider hides. */
-export function ranks(values, signed) {
-  const strength = signed ? values.map(Math.abs) : values;
-  const order = Array.from(strength.keys()).sort((a, b) => strength[a] - strength[b]);
-  const result = new Float32Array(values.length);
-  order.forEach((index, rank) => { result[index] = rank / values.length; });
-  return result;
+/** The finite values (or, where signed, their sizes), from weakest to strongest. */
+function ordered(values, signed) {
+  const kept = values.filter(Number.isFinite);
+  return (signed ? kept.map(Math.abs) : kept).sort(); // a Float32Array: sorted as numbers
+}
+
+/** For every value its place in the palette; -1 where it is missing or among the weakest share `cut`. */
+export function levels(values, scale, cut) {
+  const weakest = cut > 0 && scale.sorted.length ? scale.sorted[Math.min(scale.sorted.length - 1, Math.floor(cut * scale.sorted.length))] : -Infinity;
+  return Int16Array.from(values, (v) => (Number.isFinite(v) && (scale.signed ? Math.abs(v) : v) >= weakest ? scale.level(v) : -1));
+}
+
+/** Numbers of the `count` highest values, highest first; the whole list is never sorted by number. */
+export function highest(values, count) {
+  const least = values.slice().sort().at(-Math.min(count, values.length)) ?? 0;
+  const found = [];
+  values.forEach((v, i) => { if (v >= least) found.push(i); });
+  return found.sort((a, b) => values[b] - values[a]).slice(0, count);
 }
 
 export function drawBar(canvas, scale) {

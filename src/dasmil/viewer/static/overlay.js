@@ -1,6 +1,7 @@
 // Draws the instances over the picture. Zoomed out, a bitmap made once is scaled; zoomed in, only visible instances are drawn.
 
 const BITMAP_SIDE = 2048;
+const DRAWN_SINGLY = 3000; // instances; up to here no bitmap is needed
 
 export class Overlay {
   constructor(canvas, project) {
@@ -9,59 +10,102 @@ export class Overlay {
     this.bag = null;
   }
 
-  /** bag: {x, y (picture pixels), side, round}; colours: function index -> [r, g, b] or null when hidden. */
+  /** bag: {x, y (picture pixels), side, round, width, height}. */
   setBag(bag) {
     this.bag = bag;
     this.bitmap = null;
+    this.level = null;
+    this.next = null;
     if (!bag) return;
+    // A grid of buckets, as one list of instances ordered by bucket: start[k] .. start[k + 1] are those of bucket k.
     const cell = Math.max(bag.side, Math.max(bag.width, bag.height) / 256);
     this.cell = cell;
     this.columns = Math.max(1, Math.ceil(bag.width / cell));
-    this.grid = new Map();
-    for (let i = 0; i < bag.x.length; i++) {
-      const key = Math.floor(bag.y[i] / cell) * this.columns + Math.floor(bag.x[i] / cell);
-      const bucket = this.grid.get(key);
-      if (bucket) bucket.push(i); else this.grid.set(key, [i]);
-    }
+    this.rows = Math.max(1, Math.ceil(bag.height / cell));
+    const within = (v, count) => Math.min(count - 1, Math.max(0, Math.floor(v / cell)));
+    const key = Int32Array.from(bag.x, (x, i) => within(bag.y[i], this.rows) * this.columns + within(x, this.columns));
+    this.start = new Int32Array(this.columns * this.rows + 1);
+    for (const k of key) this.start[k + 1]++;
+    for (let k = 0; k < this.start.length - 1; k++) this.start[k + 1] += this.start[k];
+    this.members = new Int32Array(key.length);
+    const free = this.start.slice();
+    key.forEach((k, i) => { this.members[free[k]++] = i; });
   }
 
-  setColours(colour) {
-    this.colour = colour;
-    const { bag } = this;
+  /** level: for every instance its place in the palette (-1: hidden); palette: [r, g, b] of each place. */
+  setColours(level, palette) {
+    this.level = level;
+    this.styles = palette.map(([r, g, b]) => `rgb(${r},${g},${b})`);
+    this.bitmap = this.bag.x.length > DRAWN_SINGLY ? this.paintBitmap(palette) : null;
+  }
+
+  /** All instances as one picture, pixels written directly: a hundred thousand marks take milliseconds. */
+  paintBitmap(palette) {
+    const { bag, level } = this;
     const factor = BITMAP_SIDE / Math.max(bag.width, bag.height);
-    const bitmap = document.createElement("canvas");
-    bitmap.width = Math.max(1, Math.round(bag.width * factor));
-    bitmap.height = Math.max(1, Math.round(bag.height * factor));
-    const context = bitmap.getContext("2d");
-    for (let i = 0; i < bag.x.length; i++) {
-      const rgb = colour(i);
-      if (rgb) this.mark(context, rgb, bag.x[i] * factor, bag.y[i] * factor, Math.max(1, bag.side * factor));
-    }
-    this.bitmap = bitmap;
-    this.factor = factor;
-  }
-
-  mark(context, rgb, x, y, side) {
-    context.fillStyle = `rgb(${rgb[0]},${rgb[1]},${rgb[2]})`;
-    if (this.bag.round && side > 2.5) {
-      context.beginPath();
-      context.arc(x, y, side / 2, 0, 7);
-      context.fill();
-    } else {
-      context.fillRect(x - side / 2, y - side / 2, side, side);
-    }
-  }
-
-  *inBox(left, top, right, bottom) {
-    const { cell, columns, grid } = this;
-    const margin = this.bag.side;
-    const firstColumn = Math.max(0, Math.floor((left - margin) / cell));
-    const lastColumn = Math.min(columns - 1, Math.floor((right + margin) / cell));
-    for (let row = Math.floor((top - margin) / cell); row <= Math.floor((bottom + margin) / cell); row++) {
-      for (let column = firstColumn; column <= lastColumn; column++) {
-        const bucket = grid.get(row * columns + column);
-        if (bucket) yield* bucket;
+    const width = Math.max(1, Math.round(bag.width * factor));
+    const height = Math.max(1, Math.round(bag.height * factor));
+    const image = new ImageData(width, height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const packed = palette.map(([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
+    const half = (bag.side * factor) / 2;
+    const disc = bag.round && half > 1.25;
+    for (let i = 0; i < level.length; i++) {
+      if (level[i] < 0) continue;
+      const x = bag.x[i] * factor, y = bag.y[i] * factor;
+      const top = Math.round(y - half); // both edges are rounded: tiles that touch on the slide touch here
+      const bottom = Math.max(top + 1, Math.round(y + half));
+      for (let row = Math.max(0, top); row < Math.min(height, bottom); row++) {
+        const reach = disc ? Math.sqrt(Math.max(0, half * half - (row + 0.5 - y) ** 2)) : half;
+        const left = Math.round(x - reach);
+        const right = Math.max(left + (disc ? 0 : 1), Math.round(x + reach));
+        pixels.fill(packed[level[i]], row * width + Math.max(0, left), row * width + Math.min(width, Math.max(0, right)));
       }
+    }
+    const bitmap = document.createElement("canvas");
+    bitmap.width = width;
+    bitmap.height = height;
+    bitmap.getContext("2d").putImageData(image, 0, 0);
+    this.factor = factor;
+    return bitmap;
+  }
+
+  /** Draws the visible instances one by one, colour by colour: changing the colour is what costs. */
+  drawMarks(context, x0, y0, scale, width, height) {
+    const { bag, level, styles } = this;
+    const side = Math.max(2, bag.side * scale);
+    const first = new Int32Array(styles.length).fill(-1);
+    this.next ??= new Int32Array(bag.x.length);
+    this.inBox(-x0 / scale, -y0 / scale, (width - x0) / scale, (height - y0) / scale, (i) => {
+      if (level[i] < 0) return;
+      this.next[i] = first[level[i]];
+      first[level[i]] = i;
+    });
+    for (let k = 0; k < styles.length; k++) {
+      context.fillStyle = styles[k];
+      for (let i = first[k]; i >= 0; i = this.next[i]) {
+        const x = x0 + bag.x[i] * scale, y = y0 + bag.y[i] * scale;
+        if (bag.round && side > 2.5) {
+          context.beginPath();
+          context.arc(x, y, side / 2, 0, 7);
+          context.fill();
+        } else {
+          context.fillRect(x - side / 2, y - side / 2, side, side);
+        }
+      }
+    }
+  }
+
+  /** Calls `visit` for every instance that may touch the box, in picture pixels. */
+  inBox(left, top, right, bottom, visit) {
+    const { cell, columns, rows, start, members } = this;
+    const margin = this.bag.side;
+    const at = (v, count) => Math.min(count - 1, Math.max(0, Math.floor(v / cell)));
+    const lastRow = at(bottom + margin, rows), firstColumn = at(left - margin, columns), lastColumn = at(right + margin, columns);
+    for (let row = at(top - margin, rows); row <= lastRow; row++) {
+      // The buckets of one row of the grid lie side by side.
+      const end = start[row * columns + lastColumn + 1];
+      for (let k = start[row * columns + firstColumn]; k < end; k++) visit(members[k]);
     }
   }
 
@@ -72,15 +116,15 @@ export class Overlay {
     const reach = Math.max(this.bag.side / 2, 6 / scale);
     let best = -1;
     let bestDistance = Infinity;
-    for (const i of this.inBox(px - reach, py - reach, px + reach, py + reach)) {
+    this.inBox(px - reach, py - reach, px + reach, py + reach, (i) => {
       const dx = Math.abs(this.bag.x[i] - px);
       const dy = Math.abs(this.bag.y[i] - py);
       if (dx <= reach && dy <= reach && dx + dy < bestDistance) { best = i; bestDistance = dx + dy; }
-    }
+    });
     return best;
   }
 
-  draw({ opacity, selected, partners, lines, accent, ink }) {
+  draw({ opacity, selected, partners, lines, theme }) {
     const ratio = window.devicePixelRatio || 1;
     const width = this.canvas.clientWidth;
     const height = this.canvas.clientHeight;
@@ -91,25 +135,21 @@ export class Overlay {
     const context = this.canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    if (!this.bag || !this.bitmap) return;
+    if (!this.bag || !this.level) return;
     const { x0, y0, scale } = this.project();
     const { bag } = this;
     context.globalAlpha = opacity;
-    if (scale < this.factor || bag.x.length < 1) {
+    if (this.bitmap && scale < this.factor) {
       context.imageSmoothingEnabled = !bag.round && scale < this.factor / 2;
       context.drawImage(this.bitmap, x0, y0, bag.width * scale, bag.height * scale);
     } else {
-      const side = Math.max(2, bag.side * scale);
-      for (const i of this.inBox(-x0 / scale, -y0 / scale, (width - x0) / scale, (height - y0) / scale)) {
-        const rgb = this.colour(i);
-        if (rgb) this.mark(context, rgb, x0 + bag.x[i] * scale, y0 + bag.y[i] * scale, side);
-      }
+      this.drawMarks(context, x0, y0, scale, width, height);
     }
     context.globalAlpha = 1;
-    if (selected >= 0) this.drawSelection(context, { x0, y0, scale, selected, partners, lines, accent, ink });
+    if (selected >= 0) this.drawSelection(context, { x0, y0, scale, selected, partners, lines, theme });
   }
 
-  drawSelection(context, { x0, y0, scale, selected, partners, lines, accent, ink }) {
+  drawSelection(context, { x0, y0, scale, selected, partners, lines, theme }) {
     const { bag } = this;
     const at = (i) => [x0 + bag.x[i] * scale, y0 + bag.y[i] * scale];
     const [sx, sy] = at(selected);
@@ -119,7 +159,7 @@ export class Overlay {
       partners.forEach((partner, order) => {
         if (partner.index === selected) return;
         const [x, y] = at(partner.index);
-        context.strokeStyle = accent;
+        context.strokeStyle = theme.accent;
         context.lineWidth = 1 + 3 * (Math.abs(partner.weight) / strongest);
         context.beginPath();
         context.moveTo(sx, sy);
@@ -128,11 +168,11 @@ export class Overlay {
         if (order < 5 && Math.hypot(x - sx, y - sy) > 40) {
           const text = partner.text;
           const half = context.measureText(text).width / 2;
-          context.fillStyle = ink.ground;
+          context.fillStyle = theme.ground;
           context.globalAlpha = 0.85;
           context.fillRect((sx + x) / 2 - half - 3, (sy + y) / 2 - 9, 2 * half + 6, 17);
           context.globalAlpha = 1;
-          context.fillStyle = ink.text;
+          context.fillStyle = theme.ink;
           context.fillText(text, (sx + x) / 2 - half, (sy + y) / 2 + 4);
         }
       });
@@ -140,7 +180,7 @@ export class Overlay {
     const side = Math.max(8, bag.side * scale);
     for (const [index, wide] of [...partners.map((p) => [p.index, 1.5]), [selected, 3]]) {
       const [x, y] = at(index);
-      context.strokeStyle = accent;
+      context.strokeStyle = theme.accent;
       context.lineWidth = wide;
       context.strokeRect(x - side / 2, y - side / 2, side, side);
     }

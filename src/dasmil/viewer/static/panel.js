@@ -59,10 +59,12 @@ export class BagList {
 }
 
 export function showBag(entry, bag) {
-  const facts = [["Label", entry.label_name ?? "unknown"],
-    [`Probability of ${bag.target_name}`, percent(entry.probability ?? bag.probability)], ["Logit", signed(bag.logit)],
-    ["Instances", count(bag.n)], ["Method", bag.method]];
-  if (bag.distance_share !== null) facts.splice(3, 0, ["Share that came from distance", percent(bag.distance_share)]);
+  const facts = [["Label", entry.label_name ?? "unknown"], ["Instances", count(bag.n)]];
+  if (bag.method) {
+    facts.splice(1, 0, [`Probability of ${bag.target_name}`, percent(entry.probability ?? bag.probability)], ["Logit", signed(bag.logit)]);
+    if (bag.distance_share !== null) facts.push(["Share that came from distance", percent(bag.distance_share)]);
+    facts.push(["Method", bag.method]);
+  }
   get("bag").replaceChildren(element("h2", {}, entry.id),
     element("dl", {}, ...facts.flatMap(([k, v]) => [element("dt", {}, k), element("dd", {}, v)])),
     ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
