@@ -55,7 +55,7 @@ def explain(
     Parameters
     ----------
     run
-        Run directory of dasmil train, or a model file; several only with --key-instances.
+        Run directory of dasmil train, or a model file; with --key-instances several, or folders of runs.
     bag
         Feature file of the bag to explain.
     slide
@@ -87,7 +87,7 @@ def explain(
     space_test
         Shuffle, scale, rotate and mirror the coordinates of labelled bags and compare AUROC.
     key_instances
-        AUROC of the instance scores against known key instances.
+        AUROC of the instance scores against known key instances; runs that --output already holds are not done again.
     gradient_bags
         With --key-instances: score integrated gradients too, on this many bags (slow).
     bags
@@ -125,7 +125,9 @@ def explain(
         source = ask.Labelled(data, protocol, split, bags, labels, limit, mpp, tile_um, mnist_dir)
         if space_test:
             return ask.space(first, source, output, json)
-        return ask.keys(run, source, gradient_bags, output, json)
+        from dasmil.cli.explain_keys import keys
+
+        return keys(run, source, gradient_bags, output, json)
     model = ask.model_of(first, seed)
     if bag is not None:
         if not bag.exists():

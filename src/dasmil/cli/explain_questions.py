@@ -125,18 +125,29 @@ class Labelled:
                 raise InputError(
                     f"{run} was not trained on built-in data: give --data NAME, or a bag with --bag or --bags"
                 )
-            protocol = self.protocol if self.data or "protocol" not in known else str(known["protocol"])
-            large = "test-large" if protocol == "clean" else "test"
-            bags = built_in_split(str(name), protocol, self.split or large, self.mnist_dir)
+            bags = built_in_split(str(name), *self._set(known), self.mnist_dir)
         return bags if self.limit is None else bags[: self.limit]
 
+    def _set(self, known: dict[str, Any]) -> tuple[str, str]:
+        """Protocol and split of built-in data: the run's own, but the published test bags only when asked for.
+
+        These repeat the layouts of training bags; the clean ones share nothing with either protocol's.
+        """
+        if self.split is None:
+            return ("published", "test") if self.protocol == "published" else ("clean", "test-large")
+        return (self.protocol if self.data or "protocol" not in known else str(known["protocol"])), self.split
+
     def describe(self, run: Path) -> str:
+        known = run_data(run)
         if self.bags is not None:
             return str(self.bags)
-        return f"{self.data or run_data(run).get('name')}, split {self.split or 'test-large'}"
+        if self.data is None and "cohort" in known:
+            return f"the run's own bags, {self.split or 'all kept apart'}"
+        protocol, split = self._set(known)
+        return f"{self.data or known.get('name')}, {protocol} protocol, split {split}"
 
 
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -174,7 +185,7 @@ def distances(run: Path, output: Path | None, json: bool) -> int:
 
     unit = UNIT_SYMBOL[rows[0].unit]
     header = ("layer", "head", f"midpoint, {unit}", f"width, {unit}", "seeds")
-    _print_table(
+    print_table(
         header, [(str(r.layer), str(r.head), cell(r.midpoints), cell(r.widths), str(len(models))) for r in rows]
     )
     if output is not None:
@@ -190,7 +201,7 @@ def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
 
     models = models_of(run)
     bags = source.load(run)
-    with _status("moving coordinates") as show:
+    with status("moving coordinates") as show:
         result = space_test(models, bags, progress=show)
     if output is not None:
         write_json(output / "space-test.json", asdict(result))
@@ -202,54 +213,13 @@ def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
     rows += [
         (r.change, f"{r.auroc:.4f}", f"{r.difference:+.4f}", f"{r.low:+.4f} to {r.high:+.4f}") for r in result.rows
     ]
-    _print_table(("coordinates", "AUROC", "change", "95 % interval"), rows)
+    print_table(("coordinates", "AUROC", "change", "95 % interval"), rows)
     if output is not None:
         print(output / "space-test.json")
     return 0
 
 
-def keys(runs: Sequence[Path], source: Labelled, gradient_bags: int, output: Path | None, json: bool) -> int:
-    """Do the scores find the key instances?"""
-    import csv
-
-    from dasmil.explain.export import written
-    from dasmil.explain.key_instances import KeyScore, key_scores
-
-    found: list[tuple[Path, str, KeyScore]] = []
-    for run in runs:
-        bags = list(source.load(run))
-        models = models_of(run)
-        embeddings = models[0].config.get("embeddings")
-        name = models[0].name + (f" ({embeddings or 'no embeddings'})" if embeddings not in (None, "kqv") else "")
-        with _status(f"scoring {run.name}"):
-            rows = key_scores(name, models, bags, gradient_bags=gradient_bags)
-        found += [(run, source.describe(run), row) for row in rows]
-    if output is not None:
-        with written(output / "key-instances.csv") as file:
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow(
-                ["data", "model", "score", "auroc_mean", "auroc_low", "auroc_high", "bags", "seeds", "per_seed"]
-            )
-            for _, data, row in found:
-                numbers = [f"{v:.4f}" for v in (row.mean, row.low, row.high)]
-                seeds = " ".join(f"{v:.4f}" for v in row.seeds)
-                out.writerow([data, row.model, row.score, *numbers, row.n_bags, len(row.seeds), seeds])
-    if json:
-        print(
-            json_module.dumps([{"run": str(r), "data": d, "mean": k.mean, **asdict(k)} for r, d, k in found], indent=2)
-        )
-        return 0
-    table = [
-        (data, k.model, k.score, f"{k.mean:.3f}", f"{k.low:.3f} to {k.high:.3f}", f"{k.n_bags:,}", str(len(k.seeds)))
-        for _, data, k in found
-    ]
-    _print_table(("data", "model", "score", "AUROC", "95 % interval", "bags", "seeds"), table, left=3)
-    if output is not None:
-        print(output / "key-instances.csv")
-    return 0
-
-
-class _status:
+class status:
     """A line that says what is being done, on a terminal only."""
 
     def __init__(self, text: str) -> None:

@@ -1,0 +1,101 @@
+"""`dasmil explain --key-instances`: do the scores of runs find the instances that made a bag positive?"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dasmil.errors import InputError
+
+if TYPE_CHECKING:
+    from dasmil.cli.explain_questions import Labelled
+    from dasmil.explain.key_table import KeyRow
+
+
+def keys(named: Sequence[Path], source: Labelled, gradient_bags: int, output: Path | None, json: bool) -> int:
+    """Score every run named, or below a folder named; a run whose figures the output holds is not done again."""
+    from dasmil.cli.explain_questions import print_table
+    from dasmil.explain.key_table import read_rows, write_markdown, write_rows
+
+    runs = [run for path in named for run in _runs_below(path)]
+    table = None if output is None else output / "key-instances.csv"
+    stored = [] if table is None else read_rows(table)
+    rows: list[KeyRow] = []
+    for number, run in enumerate(runs):
+        rows += _score(run, source, gradient_bags, stored, f"{number + 1} of {len(runs)}")
+        if table is not None:  # after each run, so that a stopped command goes on where it was
+            digests = {row.digest for row in rows}
+            write_rows(table, [*rows, *(row for row in stored if row.digest not in digests)])
+    if table is not None:
+        write_rows(table, rows)
+        write_markdown(table.with_name("key-instances-all.md"), rows)
+    if json:
+        print(json_module.dumps([asdict(row) for row in rows], indent=2))
+        return 0
+    cells = [
+        (r.data, r.model, r.score, f"{r.auroc_mean:.3f}", f"{r.auroc_low:.3f} to {r.auroc_high:.3f}", f"{r.bags:,}",
+         f"{r.seeds} ({r.fitted})", r.training)
+        for r in rows
+    ]  # fmt: skip
+    header = ("data", "model", "score", "AUROC", "95 % interval", "bags", "seeds (fitted)", "training")
+    print_table(header, cells, left=3)
+    if table is not None:
+        print(table)
+        print(table.with_name("key-instances-all.md"))
+    return 0
+
+
+def _runs_below(path: Path) -> list[Path]:
+    """A run (or model file) itself, or the finished runs below a folder of runs; unfinished ones are named and left."""
+    if not path.is_dir() or (path / "config.json").exists() or any(path.glob("seed-*/model.safetensors")):
+        return [path]
+    found = sorted(file.parent for file in path.rglob("config.json"))
+    if not found:
+        raise InputError(f"{path} holds no run: expected a run directory of dasmil train, or a folder of such")
+    done = [run for run in found if (run / "summary.json").exists()]
+    for run in found:
+        if run not in done:
+            print(f"Left out, not finished: {run}", file=sys.stderr)
+    if not done:
+        raise InputError(f"{path} holds {len(found)} runs, but none is finished yet")
+    return done
+
+
+def _score(run: Path, source: Labelled, gradient_bags: int, stored: list[KeyRow], number: str) -> list[KeyRow]:
+    from dasmil.cli.explain_questions import models_of, status
+    from dasmil.explain.key_instances import key_scores
+    from dasmil.explain.key_table import KeyRow, digest_of
+
+    data = source.describe(run)
+    files = [run] if run.is_file() else sorted(run.rglob("seed-*/model.safetensors"))
+    digest = digest_of(files, data, source.limit, gradient_bags)
+    models = models_of(run)
+    embeddings = models[0].config.get("embeddings")
+    name = models[0].name + (f" ({embeddings or 'no embeddings'})" if embeddings not in (None, "kqv") else "")
+    fitted, training = _notes(run, len(models))
+    known = [row for row in stored if row.digest == digest]
+    if known:
+        return [replace(row, model=name, fitted=fitted, training=training) for row in known]
+    print(f"{number}: {run}", file=sys.stderr, flush=True)
+    with status(f"scoring {run.name}"):
+        found = key_scores(name, models, list(source.load(run)), gradient_bags=gradient_bags)
+    return [KeyRow.of(data, row, fitted, training, digest) for row in found]
+
+
+def _notes(run: Path, seeds: int) -> tuple[int, str]:
+    """How many seeds fitted their training bags, and how they were trained; all and nothing for a model file."""
+    from dasmil.train.run_dir import read_json
+
+    if not (run / "config.json").exists():
+        return seeds, ""
+    states: list[Any] = [read_json(file) for file in sorted(run.rglob("seed-*/status.json"))]
+    training: dict[str, Any] = read_json(run / "config.json")["training"]
+    words = [f"{training['epochs']} epochs"]
+    words += [str(training["schedule"])] if training.get("schedule", "constant") != "constant" else []
+    words += ["augmented"] if training.get("augment") not in (None, "none") else []
+    words += [f"feature dropout {training['feature_dropout']:g}"] if training.get("feature_dropout") else []
+    return sum(bool(state["fitted"]) for state in states), ", ".join(words)
