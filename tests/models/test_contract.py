@@ -13,6 +13,7 @@ from torch import Tensor
 from dasmil import create_model, list_models, load_model
 from dasmil.errors import InputError
 from dasmil.models import MODELS, MILModel
+from dasmil.types import Output
 
 FEATURES = 12
 ALL = pytest.mark.parametrize("name", list_models())
@@ -188,16 +189,28 @@ def test_stacked_parameters_give_each_run_its_own_result(name: str, per_run: tup
     features, coords = bag(7, 2, 3, *per_run)
     mask = torch.ones(3, *per_run, 7, dtype=torch.bool)
     mask[1, ..., 5:] = False
-    together = torch.func.functional_call(models[0], stacked, (features, coords, mask)).logit
-    weight = torch.arange(1.0, together.numel() + 1, dtype=torch.float64).view(together.shape)
-    gradients = torch.autograd.grad((together * weight).sum(), list(stacked.values()), allow_unused=True)
+    together = torch.func.functional_call(models[0], stacked, (features, coords, mask))
+    weight = torch.arange(1.0, together.logit.numel() + 1, dtype=torch.float64).view(together.logit.shape)
+
+    def total(output: Output, weight: Tensor) -> Tensor:
+        found = output.logit
+        if output.aux_loss is not None:
+            found = found + output.aux_loss
+        if output.side_logits is not None:
+            found = found + output.side_logits.square().sum(-1)
+        return (found * weight).sum()
+
+    gradients = torch.autograd.grad(total(together, weight), list(stacked.values()), allow_unused=True)
     for run, model in enumerate(models):
-        alone = model(features[run], coords[run], mask[run]).logit
-        torch.testing.assert_close(together[run], alone)
+        alone = model(features[run], coords[run], mask[run])
+        torch.testing.assert_close(together.logit[run], alone.logit)
         model.zero_grad()
-        (alone * weight[run]).sum().backward()
+        total(alone, weight[run]).backward()
         for (key, parameter), gradient in zip(model.named_parameters(), gradients):
-            torch.testing.assert_close(gradient[run], parameter.grad, msg=f"{key} of run {run}")
+            if parameter.grad is None:
+                assert gradient is None, f"{key} is idle alone, but not when stacked"
+            else:
+                torch.testing.assert_close(gradient[run], parameter.grad, msg=f"{key} of run {run}")
 
 
 @ALL

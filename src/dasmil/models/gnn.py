@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.nn import check_pooling, pool
-from dasmil.nn.graph import complete_graph, flat_batch
-from dasmil.ops.das_attention.reference import pair_distances
+from dasmil.nn.graph import GATLayer, GCNLayer, distance_edges, real_instances
 
 
 class GraphAggregator(nn.Module):
@@ -25,17 +24,12 @@ class GraphAggregator(nn.Module):
         self.pooling, self.distance_scale = check_pooling(pooling), distance_scale
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
-        h, real = flat_batch(z, mask)
-        edges = complete_graph(real, h.dtype)
-        if self.distance_scale is not None:
-            distance = pair_distances(coords).flatten(0, -3) if coords.ndim > 2 else pair_distances(coords)
-            edges = edges * distance.to(h.dtype) / self.distance_scale
-            if section is not None:
-                sections = section.reshape(real.shape)
-                edges = edges * (sections.unsqueeze(-1) == sections.unsqueeze(-2))
+        real = real_instances(z, mask)
+        scale = self.distance_scale
+        edges = None if scale is None else distance_edges(coords.to(z.dtype), real, section, scale)
         for layer in self.layers:
-            h = layer(h, edges, real).relu()
-        return Aggregated(pool(h, real, self.pooling).view(*z.shape[:-2], -1))
+            z = layer(z, real, edges).relu()
+        return Aggregated(pool(z, mask, self.pooling))
 
 
 class GAT(MILModel):
@@ -47,14 +41,11 @@ class GAT(MILModel):
 
     name = "gat"
     paper = "Velickovic et al. 2018, Graph attention networks"
-    stackable = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 20}}
 
     def __init__(self, *, hidden: int = 20, pooling: str = "max", **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
-        from torch_geometric.nn.dense import DenseGATConv  # slow to import, so only for the models that need it
-
-        layers: list[nn.Module] = [DenseGATConv(size, hidden) for size in (self.encoded, hidden)]
+        layers: list[nn.Module] = [GATLayer(size, hidden) for size in (self.encoded, hidden)]
         self.aggregator = GraphAggregator(layers, pooling, None)
         self.classifier = self.make_classifier(hidden)
 
@@ -69,13 +60,10 @@ class GCN(MILModel):
     name = "gcn"
     paper = "Kipf and Welling 2017, Semi-supervised classification with graph convolutional networks"
     position = "relative"
-    stackable = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 15}}
 
     def __init__(self, *, hidden: int = 15, pooling: str = "max", **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
-        from torch_geometric.nn.dense import DenseGCNConv
-
-        layers: list[nn.Module] = [DenseGCNConv(size, hidden) for size in (self.encoded, hidden)]
+        layers: list[nn.Module] = [GCNLayer(size, hidden) for size in (self.encoded, hidden)]
         self.aggregator = GraphAggregator(layers, pooling, self.distance_scale)
         self.classifier = self.make_classifier(hidden)

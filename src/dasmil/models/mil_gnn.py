@@ -10,12 +10,7 @@ from torch.nn import functional as F
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.nn import Linear, pool
-from dasmil.nn.graph import complete_graph, flat_batch
-
-
-def link_loss(adjacency: Tensor, assignment: Tensor, n: Tensor) -> Tensor:
-    """|A - S S^T|_F / n^2 for each bag: A [B, n, n], S [B, n, k] with zero rows for padding, n [B] real instances."""
-    return (adjacency - assignment @ assignment.mT).flatten(1).norm(dim=1) / n.square()
+from dasmil.nn.graph import SAGELayer, link_loss, real_instances
 
 
 class MLP(nn.Module):
@@ -35,40 +30,40 @@ class MILGNNAggregator(nn.Module):
 
     def __init__(self, features: int, hidden: int, logits: int, *, deep_supervision: bool) -> None:
         super().__init__()
-        from torch_geometric.nn.dense import DenseSAGEConv  # slow to import, so only for the models that need it
-
-        self.embed1 = DenseSAGEConv(features, hidden)
-        self.embed2 = DenseSAGEConv(hidden, hidden)
-        self.assign = DenseSAGEConv(hidden, 1)
+        self.embed1 = SAGELayer(features, hidden)
+        self.embed2 = SAGELayer(hidden, hidden)
+        self.assign = SAGELayer(hidden, 1)
         self.assign_linear = Linear(1, 1)
         self.side1 = MLP(hidden, logits)
-        self.embed3 = DenseSAGEConv(hidden, hidden)
+        self.embed3 = SAGELayer(hidden, hidden)
         self.side2 = MLP(hidden, logits)
         self.deep_supervision = deep_supervision
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
-        x, real = flat_batch(z, mask)
-        edges, count, rows = complete_graph(real, x.dtype), real.sum(-1), real.unsqueeze(-1)
-        h = F.leaky_relu(self.embed1(x, edges, real))
-        loss = link_loss(edges, h.softmax(-1) * rows, count)
+        real = real_instances(z, mask)
+        h = F.leaky_relu(self.embed1(z, real))
+        loss = link_loss(h.softmax(-1), real)
 
-        # Differentiable pooling: S = softmax over clusters, X' = S^T X, A' = S^T A S.
-        assignment = F.leaky_relu(self.assign_linear(F.leaky_relu(self.assign(h, edges, real)))).softmax(-1) * rows
-        loss = loss + link_loss(edges, assignment, count)
-        pooled, pooled_edges = assignment.mT @ h, assignment.mT @ edges @ assignment
+        # Differentiable pooling: S = softmax over clusters, X' = S^T X, A' = S^T A S. With one cluster S is 1 for every
+        # real instance, so X' is their sum, and the only neighbour of the cluster is itself, by n (n - 1) edges.
+        assignment = F.leaky_relu(self.assign_linear(F.leaky_relu(self.assign(h, real)))).softmax(-1)
+        assignment = assignment * real.unsqueeze(-1)
+        loss = loss + link_loss(assignment, real)
+        pooled = (assignment.mT @ h).squeeze(-2)
+        n = real.sum(-1, keepdim=True).to(z.dtype)
+        neighbour = pooled * (n > 1)
 
-        embedding = F.leaky_relu(self.embed2(pooled, pooled_edges))
-        loss = loss + link_loss(pooled_edges, embedding.softmax(-1), torch.ones_like(count))
-        lead = z.shape[:-2]
+        embedding = F.leaky_relu(self.embed2.join(neighbour, pooled))
+        loss = loss + ((n * (n - 1)).squeeze(-1) - embedding.softmax(-1).square().sum(-1)).abs()
         side_logits = None
         if self.deep_supervision:
-            first = self.side1(pool(h, real, "max"))
-            second = self.side2(F.leaky_relu(self.embed3(pooled, pooled_edges)).squeeze(1))
+            first = self.side1(pool(h, mask, "max"))
+            second = self.side2(F.leaky_relu(self.embed3.join(neighbour, pooled)))
             # [*batch, 2] for one logit, else [*batch, 2, classes]
-            side_logits = torch.stack([first, second], dim=1).view(*lead, 2, -1)
+            side_logits = torch.stack([first, second], dim=-2)
             if side_logits.shape[-1] == 1:
                 side_logits = side_logits.squeeze(-1)
-        return Aggregated(embedding.view(*lead, -1), loss.view(lead), side_logits=side_logits)
+        return Aggregated(embedding, loss, side_logits=side_logits)
 
 
 class MILGNN(MILModel):
@@ -76,14 +71,13 @@ class MILGNN(MILModel):
 
     Implements section 3 of Tu et al. (2019) on the fully connected graph: no distance enters, although the paper's
     table calls it relative. The auxiliary loss is the sum of three link losses |A - S S^T|_F / n^2: for the embedding
-    H, the assignment S and the pooled embedding, each as a softmax over its features. Memory grows with n^2.
+    H, the assignment S and the pooled embedding, each as a softmax over its features. Memory grows with n, not n^2.
     With one cluster S is 1 everywhere, so the two layers that compute it learn nothing; without deep supervision
     neither do the side paths. They are kept because the published parameter count includes them.
     """
 
     name = "mil-gnn"
     paper = "Tu et al. 2019, Multiple instance learning with graph neural networks"
-    stackable = False
     deep_supervision: ClassVar[bool] = False
     idle_parameters = ("aggregator.assign*", "aggregator.side*", "aggregator.embed3*")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 20}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,27 @@ class _Problem(ctypes.Structure):
 
 @functools.cache
 def load() -> ctypes.CDLL | None:
-    """The compiled kernel; None when the package was installed without a C++ compiler."""
+    """The compiled kernel; None, with one warning, where there is none."""
     path = next(iter(sorted(Path(__file__).parent.glob("_kernel*.*"))), None)
     if path is None:
-        return None
+        return _without("it was not built when dasmil was installed (no C++ compiler?)")
     try:
         library = ctypes.CDLL(str(path))
-    except OSError:
-        return None
-    library.conv_pool_problem_bytes.restype = ctypes.c_int64
+    except OSError as error:
+        return _without(f"{path.name} cannot be loaded: {error}")
+    if library.conv_pool_problem_bytes() != ctypes.sizeof(_Problem):
+        return _without(f"{path.name} was built from other sources")
     for function in (library.conv_pool_forward, library.conv_pool_backward):
         function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
-    return library if library.conv_pool_problem_bytes() == ctypes.sizeof(_Problem) else None
+    return library
+
+
+def _without(reason: str) -> None:
+    warnings.warn(
+        f"the fused convolution kernel is missing: {reason}. PyTorch is used instead: the same results, slower",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

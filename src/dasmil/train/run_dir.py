@@ -217,7 +217,7 @@ def versions() -> dict[str, str]:
     """Versions of what computes the numbers."""
     from importlib.metadata import version
 
-    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "torch_geometric", "nystrom-attention")
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "nystrom-attention")
     return {
         "dasmil": __version__,
         "python": platform.python_version(),
