@@ -38,6 +38,15 @@ def test_tables_only_trains_nothing(trained: Folders, capsys: pytest.CaptureFixt
     assert str(trained.results / "published.html") in found["files"]
 
 
+def test_tables_of_everything_do_not_need_the_model_of_the_figure(
+    trained: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("all", "--tables", "--results", trained.results, "--out", tmp_path) == 0
+    assert "holds no trained model for the attention figure" in capsys.readouterr().out
+    with pytest.raises(InputError, match="holds no trained model"):
+        run("attention-figure", "--tables", "--results", trained.results, "--out", tmp_path)
+
+
 def test_wrong_names_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Did you mean 'mnist-collage'"):
         run("collage", "--data", "mnist-colage", "--out", tmp_path)

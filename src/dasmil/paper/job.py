@@ -73,7 +73,13 @@ def run_job(job: Job, folders: Folders, engine: EngineOptions) -> JobOutcome:
     for table in job.tables:
         outcome.texts += claims(table, entries(table, job.protocol, folders.results))
     if job.figure and figure_cell(job).key not in outcome.failed:
-        outcome.files += _draw_figure(job, folders)
+        run = folders.runs / figure_cell(job).key
+        missing = not (run / "seed-0" / "model.safetensors").exists()
+        text_missing = f"{run} holds no trained model for the attention figure: leave out --tables to train it"
+        if missing and job.target == FIGURE:
+            raise InputError(text_missing)
+        outcome.texts += [text_missing] if missing else []
+        outcome.files += [] if missing else _draw_figure(job, run, folders.results)
     return outcome
 
 
@@ -142,11 +148,8 @@ def _write_plain(stem: Path, content: str, head: Sequence[str], cells: Sequence[
     return [stem.with_suffix(suffix) for suffix in (".md", ".csv", ".tex")]
 
 
-def _draw_figure(job: Job, folders: Folders) -> list[Path]:
+def _draw_figure(job: Job, run: Path, results: Path) -> list[Path]:
     from dasmil.paper.figures import write_attention_figure
 
-    run = folders.runs / figure_cell(job).key
-    if not (run / "seed-0" / "model.safetensors").exists():
-        raise InputError(f"{run} holds no trained model for the figure: leave out --tables to train it")
     bags = load_dataset("mnist-collage", protocol=job.protocol, split="test")
-    return write_attention_figure(load_model(run), bags, folders.results / FIGURE)
+    return write_attention_figure(load_model(run), bags, results / FIGURE)
