@@ -12,6 +12,7 @@ BENCHES = {
     "training": "Many runs trained at once beside one bag at a time.",
     "extract": "The slide pipeline beside a bare OpenSlide loop.",
     "cohort": "Memory of training on one very large bag.",
+    "engine": "Workers beside a bare loop: cost of a unit, gain of a second worker.",
     "explain": "The account of one very large bag beside the model's forward pass.",
     "viewer": "One very large bag in the viewer, in a real browser: waiting times, frames, memory.",
 }

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from dasmil.cli.engine_arguments import EngineArguments
+
 app = App(
     name="reproduce",
     help_epilogue="Example: dasmil reproduce collage --models das-mil,sa --out runs/reproduce",
@@ -24,13 +26,12 @@ def reproduce(
     seeds: int | None = None,
     models: str | None = None,
     data: str | None = None,
-    jobs: int = 0,
     quick: Annotated[bool, Parameter(negative="")] = False,
     out: Path = Path("runs/reproduce"),
     results: Path | None = None,
     tables: Annotated[bool, Parameter(negative="")] = False,
     check: Annotated[bool, Parameter(negative="")] = False,
-    engine: Literal["local", "ray", "slurm"] = "local",
+    engine: EngineArguments = EngineArguments(),  # noqa: B008
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Make the paper's tables and figures again and set them beside the printed ones.
@@ -54,8 +55,6 @@ def reproduce(
         Only these rows, separated by commas: models, or rows of the ablation table.
     data
         Only this data set: mnist-collage or mnist-collage-inv.
-    jobs
-        Cells trained at once, with one thread each; 0 takes one per core.
     quick
         A small run for trying out: 8 epochs, 2 seeds, few rows; kept apart from results.
     out
@@ -67,8 +66,6 @@ def reproduce(
         Train nothing; write the tables and the page from the cells that are there.
     check
         Train nothing; recompute every figure in --results from the stored predictions. Exit code 1 if one differs.
-    engine
-        Where cells are trained: local processes, ray or slurm.
     json
         Print the results as JSON.
     """
@@ -84,12 +81,11 @@ def reproduce(
             file=sys.stderr,
         )
         return 2
-    from dasmil.engine import EngineOptions
     from dasmil.paper.job import Job, run_job
 
     rows = [name.strip() for name in models.split(",") if name.strip()] if models else None
     job = Job(target, protocol, rows, [data] if data else None, seeds, quick, train=not tables)
-    outcome = run_job(job, folders, EngineOptions(engine=engine, workers=jobs))
+    outcome = run_job(job, folders, engine.options())
     if json:
         import json as json_module
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.engine_arguments import EngineArguments
 
 app = App(name="search", help="Choose settings on validation bags, then train the best.")
 
@@ -32,13 +33,14 @@ def search(
     preset: str | None = None,
     epochs: int | None = None,
     set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-    threads: int | None = None,
+    engine: EngineArguments = EngineArguments(),  # noqa: B008
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Train every setting of a grid, choose by the validation bags alone, and train the chosen setting.
 
     With --folds the search is nested: every fold chooses on its own validation part, and only the chosen setting meets
-    its test part. Finished trials are kept in a journal in --out: the same command goes on where it stopped.
+    its test part. Finished trials are kept in a journal in --out: the same command goes on where it stopped, on
+    whatever engine. --jobs and --engine spread trials and folds over processes or machines.
 
     Example: dasmil search --bags features/ --labels labels.csv --grid lr=1e-2,1e-3 --out runs/search
 
@@ -74,42 +76,48 @@ def search(
         Passes over the training bags.
     set
         Any other option of the model or setting of training, as name=value.
-    threads
-        Threads of PyTorch.
     json
         Print the chosen settings and results as JSON.
     """
     import torch
 
     from dasmil.cli.cohort_source import choose_source
-    from dasmil.cli.settings import gather_settings
+    from dasmil.cli.settings import Chosen, gather_settings
     from dasmil.cli.training_display import print_summary
+    from dasmil.cli.training_units import source_record, train_grid, train_rounds
     from dasmil.errors import InputError
     from dasmil.report import write_report
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
     from dasmil.train.run_dir import read_json, write_json
-    from dasmil.train.search import JOURNAL, parse_grid
+    from dasmil.train.search import JOURNAL, Journal, Question, parse_grid
     from dasmil.train.search import search as run_search
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    values = parse_grid(grid, model)
-    source = choose_source(
-        data, protocol, mnist_dir, cohort, folds=folds, split_seed=split_seed, open_test=False, recipe=recipe,
-        features=None, reference=None,
-    )  # fmt: skip
+    if engine.threads is not None:
+        torch.set_num_threads(engine.threads)
+    values, spread = parse_grid(grid, model), engine.options()
+    arguments: dict[str, Any] = {
+        "data": data, "protocol": protocol, "mnist_dir": mnist_dir, "cohort": cohort, "folds": folds,
+        "split_seed": split_seed, "open_test": False, "recipe": recipe, "features": None, "reference": None,
+    }  # fmt: skip
+    source = choose_source(**arguments)
     settings = {} if epochs is None else {"epochs": epochs}
     chosen = gather_settings(model, recipe, preset or source.preset, settings, set or [])
+    question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
     rounds = source.rounds()
-    record: list[dict[str, Any]] = []
-    for number, splits in enumerate(rounds):
+    for splits in rounds:
         if splits.val is None or not len(splits.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
+    if not engine.in_this_process:
+        journals = [Journal(out / JOURNAL, question, splits.train, splits.val or []) for splits in rounds]
+        train_grid(journals, values, question, source_record(arguments), out, engine=spread)
+    record: list[dict[str, Any]] = []
+    final: dict[int, tuple[Path, Chosen]] = {}
+    for number, splits in enumerate(rounds):
         title = f"fold {number + 1}/{len(rounds)}  " if len(rounds) > 1 else ""
         trials = run_search(
-            model, splits.train, splits.val, values, journal=out / JOURNAL, seeds=search_seeds, metric=metric,
+            model, splits.train, splits.val or [], values, journal=out / JOURNAL, seeds=search_seeds, metric=metric,
             settings=chosen.training, options=chosen.options, preset=chosen.preset,
             on_trial=lambda done, total, trial, title=title: _say(f"{title}{done}/{total}", trial, metric),
         )  # fmt: skip
@@ -121,23 +129,27 @@ def search(
             **chosen.options, **{k: v for k, v in best.settings.items() if k not in TrainingConfig.model_fields}
         }  # fmt: skip
         folder = out / "best" if len(rounds) == 1 else out / f"fold-{number}"
-        fit(
-            model, splits.train, splits.val, seeds=seeds, model_options=options, preset=chosen.preset, out=folder,
-            resume=(folder / "config.json").exists(), tests=splits.tests, data=splits.data, **training,
-        )  # fmt: skip
+        final[number] = folder, Chosen(training, options, chosen.preset)
+        if engine.in_this_process:
+            fit(
+                model, splits.train, splits.val, seeds=seeds, model_options=options, preset=chosen.preset, out=folder,
+                resume=(folder / "config.json").exists(), tests=splits.tests, data=splits.data, **training,
+            )  # fmt: skip
+    if not engine.in_this_process:
+        train_rounds(final, rounds, source_record(arguments), model, out, seeds=seeds, engine=spread)
     write_json(out / "search.json", {"metric": f"val_{metric}", "grid": values, "rounds": record})
     if len(rounds) > 1:
         write_fold_summary(out, len(rounds))
-    final = out / "best" if len(rounds) == 1 else out
-    write_report(final)
-    summary = read_json(final / "summary.json")
+    run = out / "best" if len(rounds) == 1 else out
+    write_report(run)
+    summary = read_json(run / "summary.json")
     if json:
         import json as json_module
 
         print(json_module.dumps({"rounds": record, "summary": summary}, indent=2))
     else:
         print_summary(summary)
-        print(final / "report.html")
+        print(run / "report.html")
     return 0
 
 

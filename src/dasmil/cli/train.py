@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.engine_arguments import EngineArguments
 
 if TYPE_CHECKING:
     from dasmil.cli.sources import Source
@@ -43,11 +44,14 @@ def train(
     device: str | None = None,
     set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     tensorboard: Annotated[bool, Parameter(negative="")] = False,
-    threads: int | None = None,
+    engine: EngineArguments = EngineArguments(),  # noqa: B008
     resume: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Train a model on bags, several seeds at once, and write a run directory with a report.
+
+    The same --threads give the same result bit for bit. With --folds, --jobs and --engine spread the folds over
+    processes or machines.
 
     Example: dasmil train --data mnist-collage --model das-mil --seeds 5 --out runs/collage
 
@@ -99,14 +103,14 @@ def train(
         Any option of the model or setting of training, as name=value: --set hidden=20 --set clip=1.0
     tensorboard
         Also write TensorBoard events.
-    threads
-        Threads of PyTorch; the same number gives the same result bit for bit.
     resume
         Go on with the run in --out after an interruption.
     json
         Print the results as JSON.
     """
     from dasmil.cli.cohort_source import choose_source
+    from dasmil.cli.training_units import source_record
+    from dasmil.errors import InputError
 
     given = {
         "epochs": epochs, "lr": lr, "weight_decay": weight_decay, "optimizer": optimizer, "schedule": schedule,
@@ -115,15 +119,19 @@ def train(
     settings = {name: value for name, value in given.items() if value is not None}
     if tensorboard:
         settings["tensorboard"] = True
-    source = choose_source(
-        data, protocol, mnist_dir, cohort, folds=folds, split_seed=split_seed, open_test=test, recipe=recipe,
-        features=features, reference=reference,
-    )  # fmt: skip
+    arguments: dict[str, Any] = {
+        "data": data, "protocol": protocol, "mnist_dir": mnist_dir, "cohort": cohort, "folds": folds,
+        "split_seed": split_seed, "open_test": test, "recipe": recipe, "features": features, "reference": reference,
+    }  # fmt: skip
+    source = choose_source(**arguments)
+    engine.options()
+    if folds is None and not engine.in_this_process:
+        raise InputError("--jobs, --engine and --gpus spread folds: give --folds too, or leave them out for one run")
 
     def train_one(name: str, folder: Path) -> int:
         return run(
             source, name, folder, seeds=seeds, recipe=recipe, preset=preset, settings=settings, assignments=set or [],
-            threads=threads, resume=resume, json=json,
+            engine=engine, origin=source_record(arguments), resume=resume, json=json,
         )  # fmt: skip
 
     if features is not None and model is None:
@@ -143,7 +151,8 @@ def run(
     preset: str | None,
     settings: dict[str, Any],
     assignments: list[str],
-    threads: int | None,
+    engine: EngineArguments,
+    origin: dict[str, Any],
     resume: bool,
     json: bool,
 ) -> int:
@@ -152,16 +161,24 @@ def run(
 
     from dasmil.cli.settings import gather_settings
     from dasmil.cli.training_display import Display, print_summary
+    from dasmil.cli.training_units import train_rounds
+    from dasmil.errors import InputError
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
     from dasmil.train.run_dir import read_json
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if engine.threads is not None:
+        torch.set_num_threads(engine.threads)
     chosen = gather_settings(model, recipe, preset or source.preset, settings, assignments)
     rounds = source.rounds()
     try:
-        for number, splits in enumerate(rounds):
+        if not engine.in_this_process:
+            folders = {k: (out / f"fold-{k}", chosen) for k in range(len(rounds))}
+            begun = [folder for folder, _ in folders.values() if (folder / "config.json").exists()]
+            if begun and not resume:
+                raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
+            train_rounds(folders, rounds, origin, model, out, seeds=seeds, engine=engine.options())
+        for number, splits in enumerate(rounds if engine.in_this_process else ()):
             folder = out if len(rounds) == 1 else out / f"fold-{number}"
             with Display("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as display:
                 fit(

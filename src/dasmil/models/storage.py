@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from dasmil import __version__
@@ -35,7 +35,17 @@ def save(model: MILModel, path: Path) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     with _temporary(path) as temporary:
-        save_file(tensors, temporary, metadata=header)
+        temporary.write_bytes(_in_order(to_bytes(tensors, metadata=header)))
+
+
+def _in_order(data: bytes) -> bytes:
+    """The same file with its metadata sorted: safetensors shuffles it, and equal models should be equal files."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def save_pretrained(model: MILModel, directory: Path) -> None:

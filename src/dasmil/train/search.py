@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from dasmil.types import Bag
 Metric = Literal["auroc", "balanced_accuracy", "loss"]
 JOURNAL = "search.journal"
 STACKED = ("lr", "weight_decay")  # runs that differ only in these train together
+TOGETHER = 5  # at most so many at once: most of what stacking gains, and work for several workers
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,18 @@ def parse_grid(entries: Sequence[str], model: str) -> dict[str, list[Any]]:
     return grid
 
 
+@dataclass(frozen=True)
+class Question:
+    """What all trials of a search have in common besides their bags."""
+
+    model: str
+    seeds: int = 1
+    metric: Metric = "auroc"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+
+
 def search(
     model: str,
     train: Sequence[Bag],
@@ -69,33 +83,37 @@ def search(
     """Train every setting of the grid and score it on the validation bags; best first.
 
     journal: an optuna journal file; settings that it already holds are not trained again. Settings that differ only in
-    learning rate and weight decay are trained together.
+    learning rate and weight decay are trained together, a few at a time.
     """
-    study = _study(journal, _identity(model, train, val, seeds, metric, settings, options, preset))
-    settings, options = dict(settings or {}), dict(options or {})
-    combinations = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
-    done = {_key(trial.user_attrs["settings"]): float(trial.value) for trial in _finished(study)}
-    trials = [Trial(c, done[_key(c)]) for c in combinations if _key(c) in done]
-    waiting = [c for c in combinations if _key(c) not in done]
-    for together in _batches(waiting):
-        shared = {name: value for name, value in together[0].items() if name not in STACKED}
-        training = {**settings, **{k: v for k, v in shared.items() if k in TrainingConfig.model_fields}}
-        own = {**options, **{k: v for k, v in shared.items() if k not in TrainingConfig.model_fields}}
-        base = TrainingConfig(**{k: v for k, v in training.items() if k in STACKED})
-        specs = [
-            RunSpec(seed, float(c.get("lr", base.lr)), float(c.get("weight_decay", base.weight_decay)))
-            for c in together
-            for seed in range(seeds)
-        ]
-        runs = fit(model, train, val, runs=specs, model_options=own, preset=preset, **training)
-        for number, combination in enumerate(together):
-            part = runs[number * seeds : (number + 1) * seeds]
-            trial = Trial(combination, float(np.mean([_score(run.history[-1], metric) for run in part])))
-            _note(study, trial)
-            trials.append(trial)
+    question = Question(model, seeds, metric, dict(settings or {}), dict(options or {}), preset)
+    kept = Journal(journal, question, train, val)
+    for together in kept.waiting(grid):
+        for trial in train_trials(question, train, val, together):
+            kept.note([trial])
             if on_trial:
-                on_trial(len(trials), len(combinations), trial)
-    return sorted(trials, key=lambda trial: -trial.score)
+                trials = kept.ranked(grid)
+                on_trial(len(trials), math.prod(map(len, grid.values())), trial)
+    return kept.ranked(grid)
+
+
+def train_trials(
+    question: Question, train: Sequence[Bag], val: Sequence[Bag], together: Sequence[Mapping[str, Any]]
+) -> list[Trial]:
+    """Train settings that differ only in learning rate and weight decay, and score them on the validation bags."""
+    shared = {name: value for name, value in together[0].items() if name not in STACKED}
+    training = {**question.settings, **{k: v for k, v in shared.items() if k in TrainingConfig.model_fields}}
+    own = {**question.options, **{k: v for k, v in shared.items() if k not in TrainingConfig.model_fields}}
+    base = TrainingConfig(**{k: v for k, v in training.items() if k in STACKED})
+    seeds = question.seeds
+    specs = [
+        RunSpec(seed, float(c.get("lr", base.lr)), float(c.get("weight_decay", base.weight_decay)))
+        for c in together
+        for seed in range(seeds)
+    ]
+    runs = fit(question.model, train, val, runs=specs, model_options=own, preset=question.preset, **training)
+    parts = [runs[number * seeds : (number + 1) * seeds] for number in range(len(together))]
+    scores = [float(np.mean([_score(run.history[-1], question.metric) for run in part])) for part in parts]
+    return [Trial(dict(combination), score) for combination, score in zip(together, scores, strict=True)]
 
 
 def _score(row: Mapping[str, float], metric: Metric) -> float:
@@ -105,60 +123,78 @@ def _score(row: Mapping[str, float], metric: Metric) -> float:
     return -value if metric == "loss" else value
 
 
-def _batches(combinations: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for combination in combinations:
-        shared = {name: value for name, value in combination.items() if name not in STACKED}
-        groups.setdefault(_key(shared), []).append(combination)
-    return list(groups.values())
+def _combinations(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
 def _key(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def _identity(
-    model: str,
-    train: Sequence[Bag],
-    val: Sequence[Bag],
-    seeds: int,
-    metric: str,
-    settings: Mapping[str, Any] | None,
-    options: Mapping[str, Any] | None,
-    preset: str | None,
-) -> str:
+class Journal:
+    """The finished trials of a search in an optuna journal: one study for every question and its bags.
+
+    One process writes it, however many train; optuna's own lock keeps it whole when two searches share a folder.
+    """
+
+    def __init__(self, path: Path, question: Question, train: Sequence[Bag], val: Sequence[Bag]) -> None:
+        try:
+            import optuna
+            from optuna.storages.journal import JournalFileBackend
+        except ImportError:
+            raise MissingDependencyError("optuna", "search", "dasmil search") from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.seeds = question.seeds
+        self.name = _identity(question, train, val)
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        self._study = optuna.create_study(
+            study_name=self.name, storage=storage, direction="maximize", load_if_exists=True
+        )
+
+    def finished(self) -> dict[str, float]:
+        """Scores by setting (as JSON)."""
+        from optuna.trial import TrialState
+
+        trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return {_key(trial.user_attrs["settings"]): float(trial.value or 0.0) for trial in trials}
+
+    def waiting(self, grid: Mapping[str, Sequence[Any]]) -> list[list[dict[str, Any]]]:
+        """Settings that are not finished, in the parts that train together.
+
+        Runs draw random numbers together, so a score depends on its part. Whole parts finish: what is left after an
+        interruption, on any engine, falls into the same parts as before.
+        """
+        done, groups = self.finished(), dict[str, list[dict[str, Any]]]()
+        for combination in _combinations(grid):
+            if _key(combination) not in done:
+                shared = {name: value for name, value in combination.items() if name not in STACKED}
+                groups.setdefault(_key(shared), []).append(combination)
+        size = max(1, TOGETHER // self.seeds)
+        return [group[k : k + size] for group in groups.values() for k in range(0, len(group), size)]
+
+    def note(self, trials: Sequence[Trial]) -> None:
+        """Write finished trials; their settings travel as JSON, so any value can be searched."""
+        for trial in trials:
+            open_trial = self._study.ask()
+            open_trial.set_user_attr("settings", trial.settings)
+            self._study.tell(open_trial, trial.score)
+
+    def ranked(self, grid: Mapping[str, Sequence[Any]]) -> list[Trial]:
+        """The finished trials of a grid, best first, equal ones in the order of the grid."""
+        done = self.finished()
+        trials = [Trial(c, done[_key(c)]) for c in _combinations(grid) if _key(c) in done]
+        return sorted(trials, key=lambda trial: -trial.score)
+
+
+def _identity(question: Question, train: Sequence[Bag], val: Sequence[Bag]) -> str:
     """A name for what the trials of a study have in common, so that a changed search does not reuse old scores."""
     ids = [[str(name) for name in getattr(bags, "bag_ids", None) or [b.bag_id for b in bags]] for bags in (train, val)]
     common = {
-        "model": model, "bags": ids, "seeds": seeds, "metric": metric, "settings": dict(settings or {}),
-        "options": dict(options or {}), "preset": preset,
+        "model": question.model, "bags": ids, "seeds": question.seeds, "metric": question.metric,
+        "settings": dict(question.settings), "options": dict(question.options), "preset": question.preset,
     }  # fmt: skip
     return config_hash(common)[:16]
-
-
-def _study(journal: Path, name: str) -> Any:
-    try:
-        import optuna
-        from optuna.storages.journal import JournalFileBackend
-    except ImportError:
-        raise MissingDependencyError("optuna", "search", "dasmil search") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
-    return optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
-
-
-def _finished(study: Any) -> list[Any]:
-    from optuna.trial import TrialState
-
-    return study.get_trials(states=(TrialState.COMPLETE,))
-
-
-def _note(study: Any, trial: Trial) -> None:
-    """Write a finished trial to the journal; its settings travel as JSON, so any value can be searched."""
-    open_trial = study.ask()
-    open_trial.set_user_attr("settings", trial.settings)
-    study.tell(open_trial, trial.score)
 
 
 def _value(text: str) -> Any:

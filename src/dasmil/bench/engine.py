@@ -1,0 +1,190 @@
+"""`dasmil bench engine`: what an engine costs for every unit, and what a second worker gains."""
+
+from __future__ import annotations
+
+import hashlib
+import json as json_module
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from dasmil.engine import EngineOptions, Unit
+
+BARS = {"local": 5.0, "ray": 50.0}  # at most so many milliseconds a unit
+SPEEDUP = 1.8  # of two workers on two cores
+MIB = bytes(2**20)
+
+
+def main(
+    *,
+    units: int = 200,
+    seconds: float = 0.25,
+    rounds: int = 3,
+    ray: bool = True,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Overhead per unit against a bare loop, on one worker after its start, and the speed of two workers against one.
+
+    Units of the first part do next to nothing and write one small file; units of the second part compute for a while.
+    Two plain processes without any engine are measured too: more than they reach, no engine can. Best of the rounds.
+
+    Example: dasmil bench engine
+
+    Parameters
+    ----------
+    units
+        Units per measurement of the overhead.
+    seconds
+        Computing time of one unit in the measurement of two workers.
+    rounds
+        Measurements; the best counts.
+    ray
+        Also measure Ray (needs the extra cluster).
+    json
+        Print the figures as JSON.
+    """
+    figures: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        names = [name for name in BARS if ray or name != "ray"]
+        bare = min(_bare(root / f"bare-{k}", units) for k in range(rounds))
+        figures["bare_ms"] = 1e3 * bare / units
+        for name in names:
+            figures[name] = {"overhead_ms": _overhead(name, root, units, rounds, bare), "bar_ms": BARS[name]}
+        figures["two_workers"] = _two_workers(root, _repeats(seconds), rounds)
+    if json:
+        print(json_module.dumps(figures))
+    else:
+        _print(figures)
+    small = all(figures[name]["overhead_ms"] <= BARS[name] for name in names)
+    return 0 if small and figures["two_workers"]["local"] >= SPEEDUP else 1
+
+
+def work(result: str, repeats: int) -> None:
+    """The unit of these measurements: hash some megabytes, then write a file."""
+    digest = hashlib.sha256()
+    for _ in range(repeats):
+        digest.update(MIB)
+    temporary = Path(f"{result}.{os.getpid()}.tmp")
+    temporary.write_text(digest.hexdigest())
+    os.replace(temporary, result)
+
+
+def _units(folder: Path, count: int, repeats: int) -> list[Unit]:
+    from dasmil.engine import Unit
+
+    folder.mkdir(parents=True)
+    results = [str(folder / f"{k}.txt") for k in range(count)]
+    return [
+        Unit(f"u{k}", "dasmil.bench.engine:work", {"result": result, "repeats": repeats}, result)
+        for k, result in enumerate(results)
+    ]
+
+
+def _bare(folder: Path, count: int) -> float:
+    folder.mkdir()
+    begun = time.perf_counter()
+    for k in range(count):
+        work(str(folder / f"{k}.txt"), 0)
+    return time.perf_counter() - begun
+
+
+def _timed(units: list[Unit], out: Path, options: EngineOptions, first: int) -> float:
+    """Seconds from the end of the units that start the workers to the end of all."""
+    from dasmil.engine import Progress, run_units
+
+    marks: list[float] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.done >= first and not marks:
+            marks.append(time.perf_counter())
+        if progress.ended:
+            marks.append(time.perf_counter())
+
+    failed = run_units(units, out, options, watch).failed
+    if failed:
+        from dasmil.errors import DasmilError
+
+        raise DasmilError(f"units of the measurement failed: {next(iter(failed.values()))}")
+    return _ended(units) - marks[0] if options.engine != "ray" else marks[-1] - marks[0]
+
+
+def _ended(units: list[Unit]) -> float:
+    """When the last result was written, on the clock of perf_counter: the end of the pool itself is not of a unit."""
+    newest = max(Path(unit.result).stat().st_mtime for unit in units)
+    return time.perf_counter() - (time.time() - newest)
+
+
+def _overhead(engine: str, root: Path, count: int, rounds: int, bare: float) -> float:
+    """Milliseconds per unit beyond the bare loop, on one worker."""
+    from dasmil.engine import EngineOptions
+
+    options = EngineOptions(engine=engine, workers=1 if engine == "local" else 0)  # pyright: ignore[reportArgumentType]
+    first = 20
+    best = min(
+        _timed(_units(root / f"{engine}-{k}", count + first, 0), root / f"{engine}-{k}", options, first)
+        for k in range(rounds)
+    )
+    return 1e3 * (best - bare) / count
+
+
+def _repeats(seconds: float) -> int:
+    """Megabytes that take about so long."""
+    begun = time.process_time()
+    for _ in range(50):
+        hashlib.sha256(MIB)
+    return max(1, round(50 * seconds / (time.process_time() - begun)))
+
+
+def _two_workers(root: Path, repeats: int, rounds: int) -> dict[str, float]:
+    """How many times as fast two are as one: plain processes, and workers of the local engine; in turn."""
+    from dasmil.engine import EngineOptions
+
+    best: dict[str, float] = {}
+    count = 24
+    for k in range(rounds):
+        for workers in (1, 2):
+            folder = root / f"speed-{workers}-{k}"
+            units = _units(folder, count + 2 * workers, repeats)
+            found = _timed(units, folder, EngineOptions(workers=workers), 2 * workers)
+            best[f"local {workers}"] = min(best.get(f"local {workers}", 1e9), found)
+            plain = _plain(workers, count // workers, repeats)
+            best[f"plain {workers}"] = min(best.get(f"plain {workers}", 1e9), plain)
+    return {name: best[f"{name} 1"] / best[f"{name} 2"] for name in ("plain", "local")}
+
+
+def _plain(processes: int, count: int, repeats: int) -> float:
+    """Seconds of the slowest of plain processes that do the same work."""
+    command = [sys.executable, "-m", "dasmil.bench.engine", str(count * repeats)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return max(float(process.communicate()[0]) for process in running)
+
+
+def _print(figures: dict[str, Any]) -> None:
+    print(f"bare loop             {figures['bare_ms']:7.2f} ms a unit")
+    for name in BARS:
+        if name in figures:
+            found = figures[name]
+            print(f"{name:6} on top         {found['overhead_ms']:7.2f} ms a unit   (bar {found['bar_ms']:g} ms)")
+    two = figures["two_workers"]
+    print(f"two workers against one: {two['local']:.2f}x   (bar {SPEEDUP}x; two plain processes: {two['plain']:.2f}x)")
+    print(f"{figures['cores']} cores, load {figures['load']:.1f} before the measurement")
+
+
+def _spin(repeats: int) -> float:
+    begun = time.perf_counter()
+    digest = hashlib.sha256()
+    for _ in range(repeats):
+        digest.update(MIB)
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    print(_spin(int(sys.argv[1])))

@@ -1,0 +1,182 @@
+"""Training as units of work: a fold of cross-validation, trials of a search."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dasmil.cli.cohort_arguments import CohortArguments
+
+if TYPE_CHECKING:
+    from dasmil.cli.settings import Chosen
+    from dasmil.cli.sources import Splits
+    from dasmil.engine import EngineOptions, Unit
+    from dasmil.train.search import Journal, Question
+    from dasmil.types import Bag
+
+_PATHS = ("mnist_dir", "features", "reference")
+
+
+def source_record(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `choose_source` as plain values: a worker finds the same bags with them."""
+    cohort = {name: str(v) if isinstance(v, Path) else v for name, v in vars(arguments["cohort"]).items()}
+    return {**{k: str(v) if isinstance(v, Path) else v for k, v in arguments.items()}, "cohort": cohort}
+
+
+@functools.lru_cache(maxsize=1)
+def _rounds(record: str) -> list[Splits]:
+    """In a worker: the bags of all folds, found once."""
+    from dasmil.cli.cohort_source import choose_source
+
+    values = json.loads(record)
+    paths = {name: Path(values[name]) for name in _PATHS if values[name] is not None}
+    return choose_source(**{**values, **paths, "cohort": CohortArguments.from_record(values["cohort"])}).rounds()
+
+
+def train_rounds(
+    rounds: Mapping[int, tuple[Path, Chosen]],
+    splits: Sequence[Splits],
+    source: dict[str, Any],
+    model: str,
+    out: Path,
+    *,
+    seeds: int,
+    engine: EngineOptions,
+) -> None:
+    """Train folds (number -> folder and settings) on an engine; those that are finished are not handed out again."""
+    from dasmil.engine import run_units
+
+    units = [
+        _round_unit(source, number, splits[number], model, chosen, seeds, folder, out)
+        for number, (folder, chosen) in rounds.items()
+    ]
+    _all_done(run_units(units, out, engine).failed, len(units), "folds")
+
+
+def _round_unit(
+    source: dict[str, Any], number: int, splits: Splits, model: str, chosen: Chosen, seeds: int, folder: Path, out: Path
+) -> Unit:
+    from dasmil.engine import Unit
+    from dasmil.train.config import config_hash
+
+    arguments: dict[str, Any] = {
+        "source": source, "number": number, "model": model, "training": chosen.training, "options": chosen.options,
+        "preset": chosen.preset, "seeds": seeds, "folder": str(folder),
+    }  # fmt: skip
+    # A summary alone does not say with which settings and bags it was made; this mark does.
+    state = [_state(splits.train), _state(splits.val or []), *(_state(bags) for bags in splits.tests.values())]
+    table = source["cohort"]["bags"]
+    made_with = config_hash({**arguments, "state": state, "table": _stamp(Path(table)) if table else None})
+    done = out / "logs" / f"{folder.name}-{made_with[:12]}.done"
+    if not (folder / "summary.json").exists():
+        done.unlink(missing_ok=True)
+    return Unit(folder.name, "dasmil.cli.training_units:train_round", {**arguments, "done": str(done)}, str(done))
+
+
+def _state(bags: Sequence[Bag]) -> list[Any]:
+    """Which bags these are, without reading features: names, and size and time of their files."""
+    entries = getattr(bags, "entries", None)
+    if entries is None:
+        return [bag.bag_id for bag in bags]
+    return [[entry.bag_id, entry.label, *(_stamp(path) for path in entry.paths)] for entry in entries]
+
+
+def _stamp(path: Path) -> list[int] | None:
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else None
+
+
+def train_round(
+    source: dict[str, Any],
+    number: int,
+    model: str,
+    training: dict[str, Any],
+    options: dict[str, Any],
+    preset: str | None,
+    seeds: int,
+    folder: str,
+    done: str,
+) -> None:
+    """In a worker: train one fold, going on with what is there, and leave the mark `done`."""
+    from dasmil.cli.training_display import Display
+    from dasmil.train.fit import fit
+    from dasmil.train.run_dir import write_text
+
+    splits = _rounds(json.dumps(source))[number]
+    with Display() as display:
+        fit(
+            model, splits.train, splits.val, seeds=seeds, model_options=options, preset=preset, out=folder, resume=True,
+            tests=splits.tests, data=splits.data, on_epoch=display.epoch, note=display.note, **training,
+        )  # fmt: skip
+    write_text(Path(done), "")
+
+
+def train_grid(
+    journals: Sequence[Journal],
+    grid: Mapping[str, Sequence[Any]],
+    question: Question,
+    source: dict[str, Any],
+    out: Path,
+    *,
+    engine: EngineOptions,
+) -> None:
+    """Train every trial that the journals (one per fold) lack, all folds at once, and note them there.
+
+    Workers leave result files; only this process writes the journals, so they stay whole on any disk.
+    """
+    from dasmil.engine import Unit, run_units
+    from dasmil.train.config import config_hash
+    from dasmil.train.search import Trial
+
+    work: list[tuple[Journal, Unit]] = []
+    for number, journal in enumerate(journals):
+        for together in journal.waiting(grid):
+            key = f"fold-{number}-trials-{config_hash({'study': journal.name, 'trials': together})[:12]}"
+            result = str(out / "trials" / f"{key}.json")
+            arguments = {
+                "source": source, "number": number, "question": vars(question), "together": together,
+                "result": result, "apart": False,
+            }  # fmt: skip
+            unit = Unit(key, "dasmil.cli.training_units:search_trials", arguments, result, lean={"apart": True})
+            work.append((journal, unit))
+    if not work:
+        return
+    failed = run_units([unit for _, unit in work], out, engine).failed
+    for journal, unit in work:
+        file = Path(unit.result)
+        if file.exists():
+            journal.note([Trial(**trial) for trial in json.loads(file.read_text(encoding="utf-8"))])
+            file.unlink()
+    with contextlib.suppress(OSError):  # another search still has results there
+        (out / "trials").rmdir()
+    _all_done(failed, len(work), "parts of the search")
+
+
+def search_trials(
+    source: dict[str, Any],
+    number: int,
+    question: dict[str, Any],
+    together: list[dict[str, Any]],
+    result: str,
+    apart: bool,
+) -> None:
+    """In a worker: train and score a few trials; `apart`, one after the other, which needs less memory."""
+    from dasmil.train.run_dir import write_text
+    from dasmil.train.search import Question, train_trials
+
+    print("\n".join(map(json.dumps, together)))
+    splits = _rounds(json.dumps(source))[number]
+    parts = [[one] for one in together] if apart else [together]
+    trials = [t for part in parts for t in train_trials(Question(**question), splits.train, splits.val or [], part)]
+    write_text(Path(result), json.dumps([vars(trial) for trial in trials]))
+
+
+def _all_done(failed: Mapping[str, str], total: int, what: str) -> None:
+    from dasmil.errors import DasmilError
+
+    if failed:
+        reasons = "; ".join(f"{key}: {reason}" for key, reason in list(failed.items())[:2])
+        raise DasmilError(f"{len(failed)} of {total} {what} failed, for example {reasons}. What is finished is kept")
