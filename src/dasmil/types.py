@@ -125,7 +125,8 @@ class Explanation:
     """Which instances and pairs, at which distances, made a logit: contributions.sum() + bias + residual == logit.
 
     target: the class whose logit is explained (1 where the model has a single logit);
-    contributions: [n]; distance_part: [n], the part of them that came from the distance embeddings of the values;
+    contributions: [n], half of each pair contribution to each of its two ends (models without pairs: of each instance);
+    distance_part: [n], the part of them that came from the distance embeddings of the values;
     distance_share: sum of the absolute distance parts over the sum of all absolute parts, pair by pair, 0 to 1;
     pairs: strongest first, of the last attention layer; scores: named instance scores [n]; method: how it was computed.
     bias: what the classifier (or, for integrated gradients, the baseline) says without any instance;

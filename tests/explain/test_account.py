@@ -60,6 +60,7 @@ def test_contributions_and_bias_sum_to_the_logit(options):
     assert e.method == "exact"
     assert e.logit == pytest.approx(logit, abs=1e-10)
     assert float(e.contributions.sum()) + e.bias == pytest.approx(logit, abs=1e-10)
+    assert float(e.scores["taken"].sum()) + e.bias == pytest.approx(logit, abs=1e-10)
     assert e.bias == float(m.classifier.bias.detach())
     if "v" not in options["embeddings"]:
         assert e.distance_share == 0
@@ -71,6 +72,15 @@ def test_contributions_and_bias_sum_to_the_logit(options):
         every = explain(m, b, top=10**6).pairs
         assert sum(p.contribution for p in every) + e.bias == pytest.approx(logit, abs=1e-10)
         assert sum(p.distance_part for p in every) == pytest.approx(float(e.distance_part.sum()), abs=1e-10)
+        ends, distance, looked_at = torch.zeros(3, N, dtype=torch.float64)
+        for p in every:
+            for end in (p.i, p.j):
+                ends[end] += p.contribution / 2
+                distance[end] += p.distance_part / 2
+            looked_at[p.j] += p.contribution
+        torch.testing.assert_close(e.contributions, ends, rtol=0, atol=1e-10)
+        torch.testing.assert_close(e.distance_part, distance, rtol=0, atol=1e-10)
+        torch.testing.assert_close(e.scores["taken"], looked_at, rtol=0, atol=1e-10)
 
 
 def test_two_layers_agree_with_the_dense_matrices():
@@ -86,7 +96,12 @@ def test_two_layers_agree_with_the_dense_matrices():
     z = dense[1] @ (dense[0] @ (x @ w1.T)) @ w2.T
     logit = m.classifier(z.amax(0))[0]
     (gradient,) = torch.autograd.grad(logit, x)
-    torch.testing.assert_close(e.contributions.detach(), (gradient * x).sum(1).detach(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(e.scores["taken"], (gradient * x).sum(1).detach(), rtol=0, atol=1e-10)
+    # The same as pairs of the first layer, half to each end.
+    first = (dense[0] @ (x @ w1.T)).detach().requires_grad_()
+    (to_first,) = torch.autograd.grad(m.classifier((dense[1] @ first @ w2.T).amax(0))[0], first)
+    pairs = dense[0] * (to_first @ (x @ w1.T).T).detach()
+    torch.testing.assert_close(e.contributions, (pairs.sum(0) + pairs.sum(1)) / 2, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dasmil.explain.contributions import pooling_weights, split_layer
+from dasmil.explain.contributions import both_ways, pooling_weights, split_layer
 from dasmil.explain.rows import PairAttention
 from dasmil.ops import das_attention
 from dasmil.ops.das_attention.reference import pair_distances
+from dasmil.types import Pair
 
 N, D, OUT, H = 13, 5, 4, 3
 
@@ -104,12 +105,13 @@ def test_split_is_exact_and_agrees_with_the_dense_computation(options, pooling, 
     torch.testing.assert_close(split.distance, by_distance.sum((0, 1)), rtol=0, atol=1e-12)
     pair = by_features + by_distance
     for score, half in (
-        (split.shared, pair / 2),
+        (split.features_both, by_features / 2),
+        (split.distance_both, by_distance / 2),
         (split.strength, pair.abs() / 2),
         (split.support, pair.clamp(min=0) / 2),
     ):
         torch.testing.assert_close(score, half.sum((0, 1)) + half.sum((0, 2)), rtol=0, atol=1e-12)
-    assert abs(float(split.shared.sum() - total)) < 1e-10
+    assert abs(float((split.features_both + split.distance_both).sum() - total)) < 1e-10
     assert split.absolute_features == pytest.approx(float(by_features.abs().sum()), abs=1e-12)
     assert split.absolute_distance == pytest.approx(float(by_distance.abs().sum()), abs=1e-12)
     torch.testing.assert_close(split.below, alpha.transpose(1, 2) @ weights, rtol=0, atol=1e-12)
@@ -206,3 +208,12 @@ def test_far_from_the_origin_distances_keep_their_digits():
     torch.testing.assert_close(
         moved.rows(0, torch.arange(N)).distance, here.rows(0, torch.arange(N)).distance, rtol=0, atol=0
     )
+
+
+def test_both_directions_of_a_pair_are_one():
+    found = [Pair(2, 5, 0, 1.0, 0.25, 0.5, 10.0, 0.3), Pair(1, 1, 0, 9.0, 0.0, 1.0, 0.0, None),
+             Pair(0, 3, 0, -1.8, 0.0, 0.4, 7.0, 0.2), Pair(5, 2, 1, 1.0, -1.0, 0.75, 10.0, 0.4)]  # fmt: skip
+    strongest, second = both_ways(found)
+    assert (strongest.i, strongest.j, strongest.contribution, strongest.distance_part) == (2, 5, 2.0, -0.75)
+    assert (strongest.weight, strongest.distance) == (0.75, 10.0)
+    assert (second.i, second.j, second.contribution) == (0, 3, -1.8)

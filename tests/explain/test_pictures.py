@@ -95,7 +95,7 @@ def test_csv_holds_every_instance_and_pair(tmp_path, model):
     rows = list(csv.DictReader((tmp_path / "i.csv").open()))
     assert [float(r["x_um"]) for r in rows] == [150.0, 250.0, 150.0, 650.0]
     assert [float(r["contribution"]) for r in rows] == pytest.approx(e.contributions.tolist(), rel=1e-6)
-    assert sum(float(r["shared"]) for r in rows) + e.bias == pytest.approx(e.logit, abs=1e-5)
+    assert sum(float(r["taken"]) for r in rows) + e.bias == pytest.approx(e.logit, abs=1e-5)
     pairs = list(csv.DictReader((tmp_path / "p.csv").open()))
     assert len(pairs) == 5
     first = pairs[0]

@@ -104,7 +104,7 @@ def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
     assert page.get_attribute("#bag-1", "aria-selected") == "true"
     page.keyboard.press("n")
     page.wait_for_selector("#tile h2")
-    top = int(collages.shelf.open(1).explanation.scores["shared"].argmax())
+    top = int(collages.shelf.open(1).explanation.scores["contribution"].argmax())
     assert page.inner_text("#tile h2") == f"Instance #{top}"
     page.keyboard.press("Escape")
     page.wait_for_selector("#tile h2", state="detached")

@@ -80,7 +80,7 @@ def test_scores_are_those_of_the_explanation(collages: Viewer) -> None:
     assert described["logit"] == pytest.approx(account.logit, abs=1e-6)
     assert described["distance_share"] == pytest.approx(account.distance_share)
     assert {s["name"] for s in described["scores"]} == set(account.scores)
-    assert described["scores"][0]["name"] == "shared"
+    assert described["scores"][0]["name"] == "contribution"
     got = np.frombuffer(ask(collages, "/api/bag/1/score/contribution")[1], "<f4")
     np.testing.assert_allclose(got, account.contributions.detach().numpy(), atol=1e-6)
     coords = np.frombuffer(ask(collages, "/api/bag/1/coords")[1], "<f4").reshape(-1, 2)

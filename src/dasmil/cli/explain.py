@@ -73,7 +73,7 @@ def explain(
     seed
         Which seed's model (default: the first).
     score
-        Score on the map: contribution, shared, support, pairs, attention, winner-attention or distance.
+        Score on the map: contribution, support, pairs, taken, attention, winner-attention or distance.
     method
         auto, exact or integrated-gradients.
     target

@@ -94,12 +94,12 @@ class Account:
         distance = share = None
         pairs: tuple[Pair, ...] = ()
         if isinstance(structure, Stack):
-            contributions, distance, share, last = self._split_stack(structure, w, target, top)
+            contributions, distance, taken, share, last = self._split_stack(structure, w, target, top)
             pairs = last.pairs
             scores = {
-                "shared": last.shared,
                 "support": last.support,
                 "pairs": last.strength,
+                "taken": taken,
                 "winner-attention": last.given,
             }
         elif isinstance(structure, WeightedPooling):
@@ -124,13 +124,16 @@ class Account:
             scores=scores,
         )
 
-    def _split_stack(self, stack: Stack, w: Tensor, target: int, top: int) -> tuple[Tensor, Tensor, float, LayerSplit]:
-        """Contributions and distance part [n], distance share, and the split of the last layer.
+    def _split_stack(
+        self, stack: Stack, w: Tensor, target: int, top: int
+    ) -> tuple[Tensor, Tensor, Tensor, float, LayerSplit]:
+        """Contributions, their distance part and what was taken [n], distance share, and the split of the last layer.
 
-        The weights go down layer by layer: the features part of a layer belongs to the values of the layer below.
+        The weights go down layer by layer: the features part of a layer belongs to the values of the layer below. What
+        is left are pairs: the distance parts of all layers and the features part of the first, each with two ends.
         """
         weights = pooling_weights(stack.output(), w, stack.pooling)
-        distance = torch.zeros_like(self.coords[:, 0])
+        distance, taken = torch.zeros_like(self.coords[:, 0]), torch.zeros_like(self.coords[:, 0])
         absolute_distance = 0.0
         last = split = None
         for number in reversed(range(len(stack.layers))):
@@ -140,14 +143,15 @@ class Account:
                 self._row_weights = (target, by_head)
             split = split_layer(attention, by_head, top=top if last is None else 0, below=number > 0)
             last = last or split
-            distance = distance + split.distance
+            distance, taken = distance + split.distance_both, taken + split.distance
             absolute_distance += split.absolute_distance
             if split.below is not None:
                 weights = split.below.transpose(0, 1).flatten(1) @ stack.value_weights[number]
         assert split is not None
         assert last is not None
         total = split.absolute_features + absolute_distance
-        return split.features + distance, distance, absolute_distance / total if total else 0.0, last
+        share = absolute_distance / total if total else 0.0
+        return split.features_both + distance, distance, taken + split.features, share, last
 
     def _integrate(self, target: int | None) -> Explanation:
         with torch.no_grad():

@@ -4,13 +4,14 @@ After the softmax everything up to the logit is a maximum (or mean, or sum) and 
 
     logit = bias + sum_f w_f z_{i*(f), f} = bias + sum_f w_f sum_j alpha_{i*(f) j} (v_j + bV_{i*(f) j})_f
 
-where i*(f) is the row that won the maximum of feature f. The pair (i*, j) has the contribution under the sum, and an
-instance j the sum over the rows. Only rows that won are computed.
+where i*(f) is the row that won the maximum of feature f. The pair (i*, j) has the contribution under the sum; a pair
+matters by both of its ends, so each instance gets half of it. Only rows that won are computed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,15 +24,17 @@ from dasmil.types import Pair
 class LayerSplit:
     """sum_{h,i,f} weight_hif z_hif of one attention layer, split over the instances j that the rows look at.
 
-    features, distance: [n], what came from v_j and from bV_ij; shared, strength, support: [n], half of each pair
-    contribution to each of its two ends: with its sign, its absolute value, or only where it is positive;
+    features, distance: [n], what came from v_j and from bV_ij, all of it to the instance j that was looked at;
+    features_both, distance_both: [n], the same, half to each of the two ends i and j; strength, support: [n], half of
+    each pair contribution to each end: its absolute value, or only where it is positive;
     given: [n], the attention that the rows gave, mean over the rows; absolute_*: sums over pairs; below: [h, n, o], the
     weights of the values v_j (for the layer below), if asked for.
     """
 
     features: Tensor
     distance: Tensor
-    shared: Tensor
+    features_both: Tensor
+    distance_both: Tensor
     strength: Tensor
     support: Tensor
     given: Tensor
@@ -56,7 +59,8 @@ def pooling_weights(z: Tensor, weight: Tensor, pooling: str) -> Tensor:
 def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, below: bool = False) -> LayerSplit:
     """Split the weighted sum of a layer's outputs, weights [h, n, o]; rows without weight are never computed."""
     like = attention.value
-    features, distance, shared, strength, support, given = (like.new_zeros(attention.n) for _ in range(6))
+    features, distance, strength, support, given = (like.new_zeros(attention.n) for _ in range(5))
+    features_both, distance_both = torch.zeros_like(features), torch.zeros_like(features)
     down = torch.zeros_like(like) if below else None
     absolute_features = absolute_distance = 0.0
     pairs: list[Pair] = []
@@ -76,9 +80,14 @@ def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, belo
             given += rows.weights.sum(0)
             absolute_features += float(by_features.abs().sum())
             absolute_distance += float(by_distance.abs().sum())
-            for score, half in ((shared, pair / 2), (strength, pair.abs() / 2), (support, pair.clamp(min=0) / 2)):
-                score += half.sum(0)
-                score.index_add_(0, rows.index, half.sum(1))
+            for score, whole in (
+                (features_both, by_features),
+                (distance_both, by_distance),
+                (strength, pair.abs()),
+                (support, pair.clamp(min=0)),
+            ):
+                score += whole.sum(0) / 2
+                score.index_add_(0, rows.index, whole.sum(1) / 2)
             if down is not None:
                 down[head] += rows.weights.T @ g
             if top:
@@ -86,7 +95,8 @@ def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, belo
     return LayerSplit(
         features=features,
         distance=distance,
-        shared=shared,
+        features_both=features_both,
+        distance_both=distance_both,
         strength=strength,
         support=support,
         given=given / max(n_rows, 1),
@@ -125,6 +135,26 @@ def place(attention: PairAttention, rows: Rows, r: int, j: int) -> dict[str, flo
     if phi is None or (i == j and not attention.self_pair):
         return {"distance": float(rows.distance[r, j]), "phi": None}
     return {"distance": float(rows.distance[r, j]), "phi": float(phi[r, j])}
+
+
+def both_ways(pairs: Iterable[Pair]) -> list[Pair]:
+    """Pairs of different instances (i < j), strongest first: what each end took from the other, added up over heads."""
+    found: dict[tuple[int, int], Pair] = {}
+    for p in pairs:
+        if p.i == p.j:
+            continue
+        ends = (min(p.i, p.j), max(p.i, p.j))
+        same = found.get(ends)
+        if same is None:
+            found[ends] = replace(p, i=ends[0], j=ends[1])
+        else:
+            found[ends] = replace(
+                same,
+                contribution=same.contribution + p.contribution,
+                distance_part=same.distance_part + p.distance_part,
+                weight=max(same.weight, p.weight),
+            )
+    return _strongest(list(found.values()), len(found))
 
 
 def _strongest(pairs: list[Pair], top: int) -> list[Pair]:

@@ -16,7 +16,7 @@ from dasmil.errors import DataError
 from dasmil.explain.export import written
 from dasmil.explain.key_instances import KeyScore
 
-FORMAT = 2  # of the scores: raised when one of them means something else, so that old rows are computed again
+FORMAT = 3  # of the scores: raised when one of them means something else, so that old rows are computed again
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dasmil.errors import DasmilError
+from dasmil.explain.contributions import both_ways
 from dasmil.explain.ground import layout_of
 from dasmil.types import Bag
 from dasmil.viewer.shelf import Opened, Shelf
@@ -34,14 +35,15 @@ STATIC = {
     "openseadragon.js": "text/javascript",
 }
 TITLES = {  # in the order of the menu
-    "shared": "Contribution, shared by both ends of a pair",
-    "contribution": "Contribution to the logit",
-    "support": "Support for the class",
-    "pairs": "Share in the deciding pairs",
-    "winner-attention": "Attention of the winning rows",
-    "distance": "Contribution of distance",
-    "attention": "Attention received",
+    "contribution": ("Contribution", "half of each pair's part of the logit to each of its ends"),
+    "pairs": ("Share in the deciding pairs", "the same without sign: for or against"),
+    "support": ("Support for the class", "the same of pairs that speak for the class only"),
+    "distance": ("Contribution of distance", "the part of the contribution that came from distance"),
+    "taken": ("Taken by deciding rows", "the part of the logit all of which is put on the instance looked at"),
+    "attention": ("Attention received", "from all instances, mean"),
+    "winner-attention": ("Attention of deciding rows", "received from the rows that decided, mean"),
 }
+SHOWN_PAIRS = 8
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -195,7 +197,13 @@ def _account(shelf: Shelf, index: int) -> dict:
         "method": explanation.method,
         "distance_share": explanation.distance_share,
         "scores": [
-            {"name": n, "title": TITLES.get(n, n), "signed": bool((explanation.scores[n] < 0).any())} for n in names
+            {"name": n, "title": title, "hint": hint, "signed": bool((explanation.scores[n] < 0).any())}
+            for n in names
+            for title, hint in [TITLES.get(n, (n, ""))]
+        ],
+        "pairs": [
+            {"i": p.i, "j": p.j, "contribution": p.contribution, "distance": p.distance, "phi": p.phi}
+            for p in both_ways(explanation.pairs)[:SHOWN_PAIRS]
         ],
     }
 
@@ -217,7 +225,7 @@ def _partners(shelf: Shelf, request: Request) -> dict:
         "index": instance,
         "x": x,
         "y": y,
-        "scores": {TITLES.get(name, name): float(values[instance]) for name, values in scores.items()},
+        "scores": {TITLES.get(name, (name,))[0]: float(values[instance]) for name, values in scores.items()},
         "partners": [
             {
                 "index": p.j,

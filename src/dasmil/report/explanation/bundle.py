@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dasmil.explain.contributions import both_ways
 from dasmil.explain.export import summary, write_geojson, write_instances, write_json, write_pairs
 from dasmil.explain.ground import Ground, layout_of
 from dasmil.models.base import MILModel
@@ -29,7 +30,7 @@ def write_bundle(
     layout = layout_of(bag, ground)
     values = explanation.scores[score].double().cpu().numpy()
     files = [folder / f"map-{score}.png", folder / "instances.csv", folder / "explanation.json"]
-    joined = [(p.i, p.j) for p in explanation.pairs if p.i != p.j][:JOINED_PAIRS]
+    joined = both_ways(explanation.pairs)[:JOINED_PAIRS]
     picture = map_figure(layout, values, score, ground, mark=joined)
     save_png(picture, files[0])
     write_instances(files[1], bag, explanation)

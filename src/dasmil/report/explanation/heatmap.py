@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from dasmil.explain.ground import UNIT_SYMBOL, Ground, Layout
 from dasmil.report.style import ACCENT, DENSITY, FAINT, FONT, INK, LINE, ORANGE, SIGNED, look
+from dasmil.types import Pair
 
 PLAIN = 238  # grey of the ground where there is no picture
 PERCENTILE = 99.5
@@ -19,9 +21,9 @@ PERCENTILE = 99.5
 SCORE_LABELS = {
     "contribution": "contribution to the logit",
     "distance": "contribution that came from distance",
-    "shared": "contribution, half to each end of a pair",
-    "support": "support for the class, half to each end of a pair",
-    "pairs": "strength of pairs, half to each end",
+    "taken": "what the deciding rows took",
+    "support": "support for the class",
+    "pairs": "share in the deciding pairs",
     "attention": "attention received (mean over rows)",
     "winner-attention": "attention from the winning rows (mean)",
 }
@@ -29,7 +31,7 @@ SCORE_LABELS = {
 
 def is_signed(name: str) -> bool:
     """Whether a score has a meaningful zero with both signs."""
-    return name in ("contribution", "shared", "distance")
+    return name in ("contribution", "taken", "distance")
 
 
 def limits(values: np.ndarray, signed: bool) -> tuple[float, float, str]:
@@ -106,10 +108,10 @@ def map_figure(
     name: str,
     ground: Ground | None = None,
     *,
-    mark: Sequence[tuple[int, int]] = (),
+    mark: Sequence[Pair] = (),
     width: float = 640,
 ) -> Figure:
-    """A map with scale bar and colour bar; mark: pairs (i, j) to join with lines, strongest first."""
+    """A map with scale bar and colour bar; mark: pairs to join, strongest first, with their distances."""
     signed = is_signed(name)
     low, high, note = limits(values, signed)
     left, top, w, h = layout.field
@@ -127,12 +129,7 @@ def map_figure(
         )
         axis.set(xticks=[], yticks=[], xlim=(left, left + w), ylim=(top + h, top))
         axis.spines[:].set(visible=True, color=LINE)
-        for rank, (i, j) in enumerate(mark):
-            (x0, y0), (x1, y1) = layout.centres[i], layout.centres[j]
-            wide = 1.8 if rank == 0 else 1.0
-            # Black in a light casing, on any ground; not the page's own colours, which change with its scheme.
-            axis.plot([x0, x1], [y0, y1], color="#fdfdfd", linewidth=wide + 1.4, alpha=0.8)
-            axis.plot([x0, x1], [y0, y1], color="#000000", linewidth=wide)
+        _join(axis, layout, mark)
         length = nice_length(w / 4)
         transform = axis.get_xaxis_transform()  # x in the unit, y in the axes' height
         axis.plot([left, left + length], [-0.02, -0.02], transform=transform, color=INK, linewidth=3,
@@ -147,6 +144,22 @@ def map_figure(
         bar.set_label(f"{label}\n{note}" if note else label)
         bar.ax.tick_params(color=FAINT)
     return figure
+
+
+def _join(axis: Axes, layout: Layout, pairs: Sequence[Pair]) -> None:
+    """Lines between the ends of pairs, wide for strong ones, each with its length where the line has room for it."""
+    strongest = max((abs(p.contribution) for p in pairs), default=1.0) or 1.0
+    longer = max(layout.field[2:])
+    for p in pairs:
+        (x0, y0), (x1, y1) = layout.centres[p.i], layout.centres[p.j]
+        wide = 0.8 + 1.4 * abs(p.contribution) / strongest
+        # Black in a light casing, on any ground; not the page's own colours, which change with its scheme.
+        axis.plot([x0, x1], [y0, y1], color="#fdfdfd", linewidth=wide + 1.4, alpha=0.8)
+        axis.plot([x0, x1], [y0, y1], color="#000000", linewidth=wide)
+        if p.distance is not None and np.hypot(x1 - x0, y1 - y0) > 0.1 * longer:
+            axis.text((x0 + x1) / 2, (y0 + y1) / 2, f"{p.distance:,.0f} {UNIT_SYMBOL[layout.unit]}", color="#000000",
+                      fontsize=FONT - 1, ha="center", va="center", zorder=4,
+                      bbox={"facecolor": "#fdfdfd", "alpha": 0.85, "linewidth": 0, "pad": 1})  # fmt: skip
 
 
 def tiles_figure(

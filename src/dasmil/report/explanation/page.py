@@ -129,7 +129,7 @@ def _map_note(score: str, lines: bool, pictured: bool) -> str:
     note = f"Colour: {SCORE_LABELS.get(score, score)}"
     note += ", blue against and orange for the class." if is_signed(score) else "."
     if lines:
-        note += " Lines join the three strongest pairs of different instances."
+        note += " Lines join the three strongest pairs, wide for strong ones."
     return note + ("" if pictured else " No slide was given: tiles on a plain ground.")
 
 

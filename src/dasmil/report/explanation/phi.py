@@ -55,7 +55,7 @@ def phi_figure(
                           fontsize=FONT - 1)  # fmt: skip
         if truth is not None:
             axis.axvline(truth, color=INK, linewidth=0.9)
-            axis.annotate(f"true {truth:g} {unit}", (truth, 1.0), xytext=(4, 0), textcoords="offset points", va="top",
+            axis.annotate(f"true {truth:g} {unit}", (truth, 0.0), xytext=(4, 6), textcoords="offset points",
                           fontsize=FONT - 1)  # fmt: skip
         if pairs:
             largest = max(abs(p.contribution) for p in pairs)

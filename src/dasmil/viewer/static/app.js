@@ -1,7 +1,7 @@
 // The viewer: one bag at a time on a deep-zoom picture, with its instances drawn over it. State lives in the URL fragment.
 
 import { drawBar, highest, levels, makeScale } from "./colour.js";
-import { count, element, length, niceLength, number, signed } from "./format.js";
+import { count, decimals, element, length, niceLength, number, plus, short } from "./format.js";
 import { Overlay } from "./overlay.js";
 import { BagList, showBag, showTile } from "./panel.js";
 
@@ -49,9 +49,20 @@ function readTheme() {
 }
 
 function redraw() {
-  const partners = (state.instance?.partners ?? []).slice(0, 12).filter((p) => p.weight >= 0.02).map((p) => ({ ...p, text: length(p.distance, state.bag.unit) }));
-  overlay.draw({ opacity: get("opacity").value / 100, selected: state.selected, partners, lines: get("lines").checked, theme });
+  overlay.draw({ opacity: get("opacity").value / 100, selected: state.selected, lines: get("lines").checked ? joined() : [], theme });
   drawScaleBar();
+}
+
+/** Lines to draw: from the selected instance to its partners, or the pairs that decided. */
+function joined() {
+  const { bag, instance, selected } = state;
+  if (!bag) return [];
+  const text = (d) => length(d, bag.unit);
+  if (instance && instance.index === selected) {
+    const others = instance.partners.filter((p) => p.index !== selected);
+    return others.slice(0, 8).filter((p) => p.weight >= 0.1 * others[0].weight).map((p) => ({ i: selected, j: p.index, weight: p.weight, text: text(p.distance) }));
+  }
+  return selected < 0 ? (bag.pairs ?? []).slice(0, 3).map((p) => ({ i: p.i, j: p.j, weight: Math.abs(p.contribution), text: text(p.distance) })) : [];
 }
 
 function drawScaleBar() {
@@ -110,8 +121,8 @@ async function openBag(index, keep = {}) {
     await showScore();
     if (request !== state.request) return;
     say(null);
-    if (keep.tile >= 0 && keep.tile < bag.n) await selectInstance(keep.tile, false);
-    saveState();
+    const chosen = keep.tile >= 0 && keep.tile < bag.n ? keep.tile : state.selected; // a tile may be clicked while waiting
+    await selectInstance(chosen, false);
     document.body.dataset.ready = String(index);
   } catch (error) {
     if (request === state.request) say(error.message, true);
@@ -160,11 +171,10 @@ async function showScore() {
   state.score = { info, values, scale, top: highest(values, 24) };
   drawBar(get("bar"), scale);
   const labels = get("bar-labels").children;
-  const digits = scale.high >= 100 ? 0 : scale.high >= 0.1 ? 2 : 4;
-  labels[0].textContent = info.signed ? signed(scale.low, digits) : number(scale.low, digits);
+  labels[0].textContent = info.signed ? plus(scale.low) : short(scale.low);
   labels[1].textContent = info.signed ? "0" : "";
-  labels[2].textContent = info.signed ? signed(scale.high, digits) : number(scale.high, digits);
-  get("bar-title").textContent = `${info.title}; clipped at the 99th percentile`;
+  labels[2].textContent = info.signed ? plus(scale.high) : short(scale.high);
+  get("bar-title").textContent = `${info.title}: ${info.hint || "score of the model"}${values.length > 100 ? "; clipped at the 99th percentile" : ""}`;
   paint();
   fillStrip();
   state.preferred = info.name;
@@ -182,21 +192,23 @@ function paint() {
 
 function fillStrip() {
   const { bag, score } = state;
+  const digits = decimals(Math.max(...score.top.map((i) => Math.abs(score.values[i]))));
   get("strip").replaceChildren(...score.top.map((i) => {
-    const [r, g, b] = score.scale.rgb(score.values[i]);
+    const colour = `rgb(${score.scale.rgb(score.values[i])})`;
     const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${i}`, alt: "", loading: "lazy" }) : element("i");
-    if (!bag.picture) face.style.background = `rgb(${r},${g},${b})`;
+    face.style[bag.picture ? "borderBottomColor" : "background"] = colour;
     return element("li", {}, element("button", { type: "button", "data-instance": i, "aria-current": String(i === state.selected), title: `Instance #${i}`,
-      onclick: () => selectInstance(i, true) }, face, element("span", {}, number(score.values[i], Math.abs(score.values[i]) >= 100 ? 0 : 3))));
+      onclick: () => selectInstance(i, true) }, face, element("span", {}, number(score.values[i], digits))));
   }));
 }
 
 async function selectInstance(i, go) {
   const { bag } = state;
+  const onGo = (j) => selectInstance(j, true);
   if (i < 0) {
     state.selected = -1;
     state.instance = null;
-    showTile(null, null);
+    showTile(bag, null, onGo);
   } else {
     state.selected = i;
     if (go) panTo(i);
@@ -204,7 +216,7 @@ async function selectInstance(i, go) {
       const instance = await fetchJson(`api/bag/${bag.index}/partners/${i}`);
       if (bag !== state.bag || state.selected !== i) return;
       state.instance = instance;
-      showTile(bag, instance, (j) => selectInstance(j, true));
+      showTile(bag, instance, onGo);
     } catch (error) {
       state.instance = null;
       showTile(null, null);
@@ -216,8 +228,14 @@ async function selectInstance(i, go) {
   saveState();
 }
 
+/** Goes to an instance, unless it can be seen well where it is. */
 function panTo(i) {
   const item = viewer.world.getItemAt(0);
+  const { x0, y0, scale } = project();
+  const x = x0 + overlay.bag.x[i] * scale, y = y0 + overlay.bag.y[i] * scale;
+  const box = get("stage");
+  const seen = x > 30 && x < box.clientWidth - 30 && y > 70 && y < box.clientHeight - 130;
+  if (seen && overlay.bag.side * scale >= 24) return;
   const point = item.imageToViewportCoordinates(overlay.bag.x[i], overlay.bag.y[i]);
   const wanted = overlay.bag.side * 12 * (1 / item.source.dimensions.x);
   if (viewer.viewport.getBounds().width > 3 * wanted) viewer.viewport.zoomTo(1 / wanted);
@@ -242,7 +260,24 @@ function readState() {
            view: index >= 0 && view.length === 4 && view.every(Number.isFinite) && view[2] > 0 ? view : null };
 }
 
+/** Scale bar, colour bar and what is shown, along the lower edge of a saved picture. */
+function drawCaption(context, ratio, out) {
+  const width = out.width / ratio, base = out.height / ratio - 44;
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.fillStyle = theme.ground;
+  context.fillRect(0, base, width, 44);
+  context.fillStyle = theme.ink;
+  context.font = "13px system-ui, sans-serif";
+  context.fillRect(16, base + 12, get("scalebar").firstElementChild.clientWidth, 4);
+  context.fillText(get("scalebar").lastElementChild.textContent, 16, base + 34);
+  context.fillText(`${state.entry.id}   ${state.score.info.title}`, 200, base + 26, Math.max(80, width - 390));
+  context.drawImage(get("bar"), width - 176, base + 8, 160, 10);
+  const labels = [...get("bar-labels").children].map((label) => label.textContent);
+  ["left", "center", "right"].forEach((align, k) => { context.textAlign = align; context.fillText(labels[k], width - 176 + 80 * k, base + 34); });
+}
+
 function exportView() {
+  if (!state.score) return;
   const picture = viewer.drawer.canvas;
   const out = document.createElement("canvas");
   out.width = get("overlay").width;
@@ -252,12 +287,7 @@ function exportView() {
   context.fillRect(0, 0, out.width, out.height);
   context.drawImage(picture, 0, 0, out.width, out.height);
   context.drawImage(get("overlay"), 0, 0);
-  const ratio = out.width / get("overlay").clientWidth;
-  const bar = get("scalebar").firstElementChild.clientWidth * ratio;
-  context.fillStyle = "#000";
-  context.fillRect(16 * ratio, out.height - 30 * ratio, bar, 4 * ratio);
-  context.font = `${13 * ratio}px system-ui, sans-serif`;
-  context.fillText(`${get("scalebar").lastElementChild.textContent}   ${state.entry.id}   ${state.score.info.title}`, 16 * ratio, out.height - 10 * ratio);
+  drawCaption(context, out.width / get("overlay").clientWidth, out);
   const link = element("a", { href: out.toDataURL("image/png"), download: `${state.entry.id.replace(/[^\w.-]+/g, "_")}.png` });
   link.click();
 }
@@ -269,7 +299,7 @@ function tooltip(event) {
   const i = state.bag && state.score ? overlay.hit((sx - x0) / scale, (sy - y0) / scale) : -1;
   get("tooltip").hidden = i < 0;
   if (i < 0) return;
-  get("tooltip").textContent = `Instance #${i}\n${state.score.info.title} ${signed(state.score.values[i], 4)}`;
+  get("tooltip").textContent = `Instance #${i}\n${state.score.info.title} ${plus(state.score.values[i])}`;
   get("tooltip").style.left = `${Math.min(sx + 14, box.width - 220)}px`;
   get("tooltip").style.top = `${sy + 14}px`;
 }

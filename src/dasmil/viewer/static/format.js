@@ -1,9 +1,21 @@
 // Numbers and lengths as people read them.
 
-export const number = (v, digits = 3) => (v === null || v === undefined || !Number.isFinite(v) ? "–" : v.toFixed(digits));
-export const signed = (v, digits = 3) => (Number.isFinite(v) ? (v > 0 ? "+" : "") + v.toFixed(digits) : "–");
+export const number = (v, digits = 3) => (v === null || v === undefined || !Number.isFinite(v) ? "–" : minus(v.toFixed(digits)));
+export const signed = (v, digits = 3) => (Number.isFinite(v) ? minus((v > 0 ? "+" : "") + v.toFixed(digits)) : "–");
+/** Three figures that count, whatever the size. */
+export const short = (v) => {
+  if (v === null || v === undefined || !Number.isFinite(v)) return "–";
+  if (v === 0) return "0";
+  const size = Math.abs(v);
+  if (size < 1e-4) return v.toExponential(1).replaceAll("-", "−");
+  return minus(v.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(size))))));
+};
+const minus = (text) => text.replace("-", "−");
+/** Decimals that show three figures of the largest value of a column. */
+export const decimals = (largest) => (largest > 0 ? Math.min(8, Math.max(0, 2 - Math.floor(Math.log10(largest)))) : 2);
+export const plus = (v) => (v > 0 ? "+" : "") + short(v);
 export const percent = (v) => (v === null || v === undefined ? "–" : `${(100 * v).toFixed(1)} %`);
-export const count = (v) => v.toLocaleString("en-US");
+export const count = (v, what = "") => v.toLocaleString("en-US") + (what ? ` ${what}${v === 1 ? "" : "s"}` : "");
 
 export function length(v, unit) {
   if (v === null || v === undefined || !Number.isFinite(v)) return "none";

@@ -1,6 +1,7 @@
 // Draws the instances over the picture. Zoomed out, a bitmap made once is scaled; zoomed in, only visible instances are drawn.
 
 const BITMAP_SIDE = 2048;
+const LINE = "#000000", CASING = "rgba(255, 255, 255, .85)";
 const DRAWN_SINGLY = 3000; // instances; up to here no bitmap is needed
 
 export class Overlay {
@@ -71,9 +72,10 @@ export class Overlay {
   }
 
   /** Draws the visible instances one by one, colour by colour: changing the colour is what costs. */
-  drawMarks(context, x0, y0, scale, width, height) {
+  drawMarks(context, x0, y0, scale, width, height, ratio) {
     const { bag, level, styles } = this;
     const side = Math.max(2, bag.side * scale);
+    const snap = (v) => Math.round(v * ratio) / ratio;
     const first = new Int32Array(styles.length).fill(-1);
     this.next ??= new Int32Array(bag.x.length);
     this.inBox(-x0 / scale, -y0 / scale, (width - x0) / scale, (height - y0) / scale, (i) => {
@@ -90,7 +92,9 @@ export class Overlay {
           context.arc(x, y, side / 2, 0, 7);
           context.fill();
         } else {
-          context.fillRect(x - side / 2, y - side / 2, side, side);
+          // Both edges on whole pixels: no seams between tiles that touch.
+          const left = snap(x - side / 2), top = snap(y - side / 2);
+          context.fillRect(left, top, snap(x + side / 2) - left, snap(y + side / 2) - top);
         }
       }
     }
@@ -124,7 +128,8 @@ export class Overlay {
     return best;
   }
 
-  draw({ opacity, selected, partners, lines, theme }) {
+  /** lines: [{i, j, weight, text}], strongest first. */
+  draw({ opacity, selected, lines, theme }) {
     const ratio = window.devicePixelRatio || 1;
     const width = this.canvas.clientWidth;
     const height = this.canvas.clientHeight;
@@ -143,46 +148,60 @@ export class Overlay {
       context.imageSmoothingEnabled = !bag.round && scale < this.factor / 2;
       context.drawImage(this.bitmap, x0, y0, bag.width * scale, bag.height * scale);
     } else {
-      this.drawMarks(context, x0, y0, scale, width, height);
+      this.drawMarks(context, x0, y0, scale, width, height, ratio);
     }
     context.globalAlpha = 1;
-    if (selected >= 0) this.drawSelection(context, { x0, y0, scale, selected, partners, lines, theme });
+    const at = (i) => [x0 + bag.x[i] * scale, y0 + bag.y[i] * scale];
+    this.drawLines(context, lines, at);
+    const side = Math.max(8, bag.side * scale);
+    const ends = new Set(lines.flatMap((line) => [line.i, line.j]));
+    ends.delete(selected);
+    for (const index of [...ends, ...(selected >= 0 ? [selected] : [])]) {
+      const [x, y] = at(index);
+      const wide = index === selected ? 3 : 1.5;
+      for (const [colour, extra] of [[CASING, 2], [LINE, 0]]) {
+        context.strokeStyle = colour;
+        context.lineWidth = wide + extra;
+        context.strokeRect(x - side / 2, y - side / 2, side, side);
+      }
+    }
+    this.drawLengths(context, lines, at, theme);
   }
 
-  drawSelection(context, { x0, y0, scale, selected, partners, lines, theme }) {
-    const { bag } = this;
-    const at = (i) => [x0 + bag.x[i] * scale, y0 + bag.y[i] * scale];
-    const [sx, sy] = at(selected);
-    const strongest = Math.max(1e-12, ...partners.map((p) => Math.abs(p.weight)));
-    context.font = "12px system-ui, sans-serif";
-    if (lines) {
-      partners.forEach((partner, order) => {
-        if (partner.index === selected) return;
-        const [x, y] = at(partner.index);
-        context.strokeStyle = theme.accent;
-        context.lineWidth = 1 + 3 * (Math.abs(partner.weight) / strongest);
+  /** Black in a light casing, on any ground. */
+  drawLines(context, lines, at) {
+    const strongest = Math.max(1e-12, ...lines.map((line) => line.weight));
+    for (const [colour, extra] of [[CASING, 2], [LINE, 0]]) {
+      context.strokeStyle = colour;
+      for (const { i, j, weight } of lines) {
+        context.lineWidth = 0.8 + 2.4 * (weight / strongest) + extra;
         context.beginPath();
-        context.moveTo(sx, sy);
-        context.lineTo(x, y);
+        context.moveTo(...at(i));
+        context.lineTo(...at(j));
         context.stroke();
-        if (order < 5 && Math.hypot(x - sx, y - sy) > 40) {
-          const text = partner.text;
-          const half = context.measureText(text).width / 2;
-          context.fillStyle = theme.ground;
-          context.globalAlpha = 0.85;
-          context.fillRect((sx + x) / 2 - half - 3, (sy + y) / 2 - 9, 2 * half + 6, 17);
-          context.globalAlpha = 1;
-          context.fillStyle = theme.ink;
-          context.fillText(text, (sx + x) / 2 - half, (sy + y) / 2 + 4);
-        }
-      });
+      }
     }
-    const side = Math.max(8, bag.side * scale);
-    for (const [index, wide] of [...partners.map((p) => [p.index, 1.5]), [selected, 3]]) {
-      const [x, y] = at(index);
-      context.strokeStyle = theme.accent;
-      context.lineWidth = wide;
-      context.strokeRect(x - side / 2, y - side / 2, side, side);
+  }
+
+  /** Lengths are written where they do not cover one another, and not on lines that are too short for them. */
+  drawLengths(context, lines, at, theme) {
+    context.font = "12px system-ui, sans-serif";
+    const taken = [];
+    for (const { i, j, text } of lines) {
+      const [sx, sy] = at(i);
+      const [x, y] = at(j);
+      if (Math.hypot(x - sx, y - sy) < 60) continue;
+      const w = context.measureText(text).width + 6;
+      const spots = [0.5, 0.62, 0.38, 0.74].map((f) => [sx + f * (x - sx) - w / 2, sy + f * (y - sy) - 9]);
+      const spot = spots.find(([l, t]) => taken.every(([a, b, c]) => l + w < a || a + c < l || Math.abs(t - b) > 18));
+      if (!spot) continue;
+      taken.push([...spot, w]);
+      context.globalAlpha = 0.9;
+      context.fillStyle = theme.ground;
+      context.fillRect(spot[0], spot[1], w, 17);
+      context.globalAlpha = 1;
+      context.fillStyle = theme.ink;
+      context.fillText(text, spot[0] + 3, spot[1] + 13);
     }
   }
 }

@@ -1,6 +1,6 @@
 // The right-hand panel: list of bags, the selected bag, the selected instance with its partners and the phi curve.
 
-import { count, element, length, number, percent, signed } from "./format.js";
+import { count, decimals, element, length, number, percent, plus, signed } from "./format.js";
 
 const get = (id) => document.getElementById(id);
 
@@ -33,11 +33,11 @@ export class BagList {
 
   render() {
     const rows = this.shown();
-    get("count").textContent = rows.length === this.bags.length ? `${count(rows.length)} bags` : `${count(rows.length)} of ${count(this.bags.length)} bags`;
+    get("count").textContent = rows.length === this.bags.length ? count(rows.length, "bag") : `${count(rows.length)} of ${count(this.bags.length, "bag")}`;
     get("list").replaceChildren(...rows.slice(0, 2000).map((bag) => {
       const wrong = bag.label !== null && bag.prediction !== null && bag.label !== bag.prediction;
       return element("li", { role: "option", id: `bag-${bag.index}`, "aria-selected": String(bag.index === this.current), onclick: () => this.onPick(bag.index), title: bag.id },
-        element("span", {}, bag.id), element("span", { class: bag.label > 0 ? "p1" : "p0" }, bag.label_name ?? "no label"),
+        element("span", {}, bag.id), element("span", { class: bag.label === null ? "none" : bag.label > 0 ? "p1" : "p0" }, bag.label_name ?? "no label"),
         element("span", { class: wrong ? "miss" : "" }, bag.probability === null ? "–" : number(bag.probability, 2)));
     }));
     if (rows.length === 0) get("list").append(element("li", {}, "No bag matches."));
@@ -62,31 +62,61 @@ export function showBag(entry, bag) {
   const facts = [["Label", entry.label_name ?? "unknown"], ["Instances", count(bag.n)]];
   if (bag.method) {
     facts.splice(1, 0, [`Probability of ${bag.target_name}`, percent(entry.probability ?? bag.probability)], ["Logit", signed(bag.logit)]);
-    if (bag.distance_share !== null) facts.push(["Share that came from distance", percent(bag.distance_share)]);
-    facts.push(["Method", bag.method]);
+    if (bag.distance_share) facts.push(["Share that came from distance", percent(bag.distance_share)]);
+    if (bag.method !== "exact") facts.push(["Account", bag.method]);
   }
   get("bag").replaceChildren(element("h2", {}, entry.id),
-    element("dl", {}, ...facts.flatMap(([k, v]) => [element("dt", {}, k), element("dd", {}, v)])),
-    ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
+    list(facts), ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
 }
 
+const list = (facts) => element("dl", {}, ...facts.flatMap(([k, v]) => [element("dt", {}, k), element("dd", {}, v)]));
+
+function table(label, header, rows) {
+  const head = header.map((t) => element("th", { scope: "col" }, t));
+  return element("table", { "aria-label": label }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows));
+}
+
+/** A row that goes to an instance, by click or Enter. */
+function row(go, ...cells) {
+  return element("tr", { class: "go", tabindex: 0, onclick: go, onkeydown: (event) => { if (event.key === "Enter") go(); } },
+    ...cells.map((cell) => element("td", {}, cell)));
+}
+
+/** The selected instance: what it attends to; without one, the pairs that decided. */
 export function showTile(bag, instance, onGo) {
-  if (!instance) { get("tile").replaceChildren(); return; }
-  const facts = [["Centre", `${length(instance.x, bag.unit)}, ${length(instance.y, bag.unit)}`],
-    ...Object.entries(instance.scores).map(([name, value]) => [name, signed(value, 4)])];
-  const rows = instance.partners.slice(0, 12).map((p) => element("tr", { class: "go", tabindex: 0, onclick: () => onGo(p.index),
-    onkeydown: (event) => { if (event.key === "Enter") onGo(p.index); } },
-    element("td", {}, `#${p.index}${p.index === instance.index ? " (itself)" : ""}`), element("td", {}, percent(p.weight)),
-    element("td", {}, length(p.distance, bag.unit)), element("td", {}, number(p.phi, 2))));
-  get("tile").replaceChildren(element("h2", {}, `Instance #${instance.index}`),
-    element("dl", {}, ...facts.flatMap(([k, v]) => [element("dt", {}, k), element("dd", {}, v)])),
-    rows.length ? element("table", { "aria-label": "Strongest partners" }, element("thead", {}, element("tr", {}, ...["Attends to", "Weight", "Distance", "φ"].map((t) => element("th", { scope: "col" }, t)))),
-      element("tbody", {}, ...rows)) : element("p", {}, "This model has no attention between instances."),
-    bag.curves.length ? phiCurve(bag, instance) : null);
+  if (!bag?.method) { get("tile").replaceChildren(); return; }
+  get("tile").replaceChildren(...(instance ? instanceFacts(bag, instance, onGo) : pairFacts(bag, onGo)).filter(Boolean));
 }
 
-/** phi over distance, one line a head, with the partners' distances marked below. */
-function phiCurve(bag, instance) {
+function pairFacts(bag, onGo) {
+  if (!bag.pairs.length) return [];
+  const digits = decimals(Math.abs(bag.pairs[0].contribution));
+  const rows = bag.pairs.map((p) => row(() => onGo(p.i), `#${p.i} – #${p.j}`, signed(p.contribution, digits), length(p.distance, bag.unit), number(p.phi, 2)));
+  return [element("h3", {}, "Pairs that decided"), table("Pairs that decided", ["Pair", "Contribution", "Distance", "φ"], rows),
+    phiCurve(bag, bag.pairs.map((p) => p.distance), "these pairs")];
+}
+
+function instanceFacts(bag, instance, onGo) {
+  const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${instance.index}`, alt: "", width: 62, height: 62 }) : null;
+  const heads = bag.curves.length > 1 && new Set(instance.partners.map((p) => p.head)).size > 1;
+  const decided = instance.partners.some((p) => p.contribution); // only rows that decided have contributions
+  const digits = decimals(Math.max(...instance.partners.map((p) => Math.abs(p.contribution ?? 0))));
+  const rows = instance.partners.slice(0, 10).map((p) => row(() => onGo(p.index),
+    `#${p.index}${p.index === instance.index ? " (itself)" : ""}${heads ? `, head ${p.head}` : ""}`, percent(p.weight), length(p.distance, bag.unit), number(p.phi, 2),
+    ...(decided ? [signed(p.contribution, digits)] : [])));
+  const header = ["Attends to", "Weight", "Distance", "φ", ...(decided ? ["Gave"] : [])];
+  const others = instance.partners.filter((p) => p.index !== instance.index);
+  return [element("div", { class: "who" }, face, element("div", {}, element("h2", {}, `Instance #${instance.index}`),
+    element("p", {}, `at ${length(instance.x, bag.unit)}, ${length(instance.y, bag.unit)}`),
+    rows.length ? element("p", {}, decided ? "One of the rows that decided." : "Not among the rows that decided.") : null)),
+    rows.length ? table("Strongest partners", header, rows) : element("p", {}, "This model has no attention between instances."),
+    bag.curves.length && rows.length ? phiCurve(bag, others.map((p) => p.distance), "the partners") : null,
+    element("details", {}, element("summary", {}, "All scores"), list(Object.entries(instance.scores).map(([name, value]) => [name, plus(value)])))];
+}
+
+/** phi over distance, one line a head, with distances marked below. */
+function phiCurve(bag, distances, what) {
+  if (!bag.curves.length) return null;
   const W = 330, H = 130, left = 30, right = 12, top = 8, bottom = 30;
   const furthest = bag.curves[0].distance.at(-1);
   const x = (d) => left + (W - left - right) * (d / furthest);
@@ -99,22 +129,25 @@ function phiCurve(bag, instance) {
     if (text !== undefined) node.textContent = text;
     return node;
   };
-  const root = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "phi over distance with the partners' distances marked" });
+  const root = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `phi over distance with the distances of ${what} marked` });
   root.append(svg("line", { x1: left, x2: W - right, y1: y(low), y2: y(low), stroke: "var(--line)" }));
   for (const v of [low, high]) root.append(svg("text", { x: left - 5, y: y(v) + 4, "text-anchor": "end" }, number(v, Number.isInteger(v) ? 0 : 1)));
-  for (const f of [0, 0.5, 1]) root.append(svg("text", { x: x(f * furthest), y: H - 3, "text-anchor": f === 1 ? "end" : f ? "middle" : "start" }, length(f * furthest, bag.unit)));
-  for (const curve of bag.curves) {
+  for (const f of [0, 0.5, 1]) root.append(svg("text", { x: x(f * furthest), y: H - 3, "text-anchor": f === 1 ? "end" : f ? "middle" : "start" }, f ? length(f * furthest, bag.unit) : "0"));
+  const last = Math.max(...bag.curves.map((c) => c.layer)); // the layer whose partners are shown
+  for (const curve of bag.curves.filter((c) => c.layer === last)) {
     const points = curve.distance.map((d, k) => `${x(d).toFixed(1)},${y(curve.phi[k]).toFixed(1)}`).join(" ");
     root.append(svg("polyline", { points, fill: "none", stroke: "var(--accent)", "stroke-width": 1.5 }));
     if (curve.midpoint > 0 && curve.midpoint < furthest) {
       root.append(svg("line", { x1: x(curve.midpoint), x2: x(curve.midpoint), y1: top, y2: y(low), stroke: "var(--quiet)", "stroke-dasharray": "2 3" }));
-      root.append(svg("text", { x: x(curve.midpoint) + 4, y: top + 8 }, `θ ${length(curve.midpoint, bag.unit)}`));
+      const rising = curve.phi.at(-1) >= curve.phi[0]; // the label goes where the curve is not
+      root.append(svg("text", { x: x(curve.midpoint) + (rising ? 4 : -4), y: y(low) - 6 - 13 * curve.head, "text-anchor": rising ? "start" : "end" }, `θ ${length(curve.midpoint, bag.unit)}`));
     }
   }
-  for (const p of instance.partners) {
-    if (p.distance !== null && p.distance <= furthest && p.index !== instance.index) {
-      root.append(svg("line", { x1: x(p.distance), x2: x(p.distance), y1: y(low), y2: y(low) + 9, stroke: "var(--orange)", "stroke-width": 1.5, class: "partner" }));
+  for (const d of distances) {
+    if (d !== null && d <= furthest) {
+      root.append(svg("line", { x1: x(d), x2: x(d), y1: y(low), y2: y(low) + 9, stroke: "var(--orange)", "stroke-width": 1.5, class: "partner" }));
     }
   }
-  return element("figure", { style: "margin: 6px 0 0" }, root, element("figcaption", { style: "font-size: 12px; color: var(--quiet)" }, "φ over distance; orange: the partners listed"));
+  const beyond = distances.filter((d) => d > furthest).length;
+  return element("figure", {}, root, element("figcaption", {}, `φ over distance; orange: ${what}${beyond ? `, ${beyond} further away` : ""}`));
 }
