@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dasmil.engine import EngineOptions, Unit, backends, run_units
+from dasmil.engine import EngineOptions, Progress, Unit, backends, run_units
 from dasmil.engine import units as work_units
 from dasmil.errors import DasmilError, InputError
 
@@ -40,6 +41,13 @@ def squares(out: Path, n: int, seconds: float = 0.0) -> list[Unit]:
 
 def contents(out: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in out.glob("*.txt")}
+
+
+def alive(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def test_local_runs_all_and_then_skips_all(tmp_path: Path) -> None:
@@ -83,13 +91,60 @@ def test_failures_are_reported_retried_or_made_leaner(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "wrong.log").read_text().count('"unit"') == 1, "bad input is not tried again"
 
 
+def test_progress_counts_what_workers_do_not_how_long_they_take_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    progress = Progress(100, skipped=4, running=2)
+    assert progress.line() == "4/100 done (4 earlier), 0 failed, 2 running"
+    clock[0] += 60  # until the first worker is ready
+    progress.count_done()
+    for _ in range(5):
+        clock[0] += 10
+        progress.count_done()
+    progress.failed["x"] = "broken"
+    assert progress.line() == "10/100 done (4 earlier), 1 failed, 2 running, 6.0 a minute, 15 min left"
+    progress.total = 16
+    assert progress.line().endswith("6.0 a minute, 50 s left")
+
+
+def test_a_killed_process_takes_only_its_own_unit_along(tmp_path: Path) -> None:
+    result = str(tmp_path / "killer.txt")
+    units = [Unit("killer", "work:killer", {"result": result}, result), *squares(tmp_path, 3, 0.4)]
+    progress = run_units(units, tmp_path, EngineOptions(workers=2, retries=1))
+    assert list(progress.failed) == ["killer"]
+    assert "killed" in progress.failed["killer"]
+    assert contents(tmp_path) == {"0.txt": "0", "1.txt": "1", "2.txt": "4"}
+    tries = {p.stem: p.read_text().count('"unit"') for p in (tmp_path / "logs").glob("*.log")}
+    assert tries == {"killer": 2, "n0": 1, "n1": 1, "n2": 1}
+
+
+def test_every_process_has_its_own_gpu_or_its_share_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU can be had in CI: what is checked is which one each process is told to use."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert backends._visible_gpus() == ["3", "5"]
+    session = work_units.Session("", "", "", 1)
+    for gpus, told in ((1, ["3", "5"]), (0.5, ["3", "5", "3", "5"])):
+        local = backends.Local(session, EngineOptions(gpus=gpus))
+        assert [pool._initargs for pool in local.pools] == [(name,) for name in told]  # pyright: ignore[reportAttributeAccessIssue]
+        local.close(cancel=True)
+    units = [
+        Unit(f"n{k}", "work:tell", {"result": str(tmp_path / f"{k}.txt"), "name": "CUDA_VISIBLE_DEVICES"},
+             str(tmp_path / f"{k}.txt")) for k in range(4)
+    ]  # fmt: skip
+    run_units(units, tmp_path, EngineOptions(gpus=1))
+    assert set(contents(tmp_path).values()) == {"3", "5"}
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(InputError, match="PyTorch sees none"):
+        run_units(squares(tmp_path / "none", 1), tmp_path / "none", EngineOptions(gpus=1))
+
+
 def test_other_code_or_an_unshared_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_units, "code_digest", lambda: "other")
     with pytest.raises(DasmilError, match="same version everywhere"):
         run_units(squares(tmp_path, 1), tmp_path, EngineOptions(workers=1))
-    monkeypatch.setattr(work_units, "PATIENCE", 0.0)
     unit = squares(tmp_path, 1)[0]
-    session = work_units.Session(str(tmp_path / "elsewhere"), str(tmp_path), "", 1)
+    session = work_units.Session(str(tmp_path / "elsewhere"), str(tmp_path), "", 1, patience=0)
     assert work_units.execute(unit, session).status == "refused"
     assert "not shared" in work_units.execute(unit, session).reason
 
@@ -97,6 +152,10 @@ def test_other_code_or_an_unshared_folder_is_refused(tmp_path: Path, monkeypatch
 def test_wrong_use() -> None:
     with pytest.raises(InputError, match=r"unknown engine 'slurn'\. Did you mean 'slurm'"):
         EngineOptions(engine="slurn")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="from 0 to 1"):
+        EngineOptions(gpus=2)
+    with pytest.raises(InputError, match="threads: found 0, expected 1 or more"):
+        EngineOptions(threads=0)
     with pytest.raises(InputError, match="same key"):
         run_units([Unit("a", "work:square", {}, "x"), Unit("a", "work:square", {}, "y")], Path(), EngineOptions())
 
@@ -108,7 +167,10 @@ def test_a_missing_extra_is_named(name: str, package: str, tmp_path: Path, monke
         run_units(squares(tmp_path, 1), tmp_path, EngineOptions(engine=name))  # pyright: ignore[reportArgumentType]
 
 
-def test_interrupt_stops_cleanly_and_the_rest_is_done_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_coordinator_that_ends_takes_its_workers_along_and_the_rest_is_done_later(
+    how: signal.Signals, tmp_path: Path
+) -> None:
     script = (
         "from pathlib import Path; import sys; from test_engine import squares; from dasmil.engine import *;"
         f"run_units(squares(Path({str(tmp_path)!r}), 30, 0.3), Path({str(tmp_path)!r}), EngineOptions(workers=1))"
@@ -116,14 +178,22 @@ def test_interrupt_stops_cleanly_and_the_rest_is_done_later(tmp_path: Path) -> N
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     while not contents(tmp_path):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    worker = int(re.findall(r"process (\d+)", (tmp_path / "logs" / "n0.log").read_text())[0])
+    process.send_signal(how)
     _, errors = process.communicate(timeout=30)
-    assert "KeyboardInterrupt" in errors
+    if how == signal.SIGINT:
+        assert "KeyboardInterrupt" in errors
+        assert not list((tmp_path / "logs").glob(".session-*"))
+    for _ in range(200):
+        if not alive(worker):
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the worker lives on")
     done = len(contents(tmp_path))
     assert 1 <= done < 30
-    assert not list((tmp_path / "logs").glob(".session-*"))
     progress = run_units(squares(tmp_path, 30), tmp_path, EngineOptions(workers=2))
-    assert progress.skipped >= done
+    assert progress.skipped == done
     assert contents(tmp_path) == {f"{k}.txt": str(k**2) for k in range(30)}
 
 
@@ -181,16 +251,20 @@ def test_ray_survives_a_lost_worker_and_a_lost_node(tmp_path: Path, monkeypatch:
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * 2**20})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 * 2**20}
+    )
     second = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
-    units = squares(tmp_path, 40, 0.15)
+    units, shares = squares(tmp_path, 40, 0.15), tmp_path / "shares"
     units[0] = Unit(
         "n0", "work:square_once_killed",
         {"number": 0, "result": str(tmp_path / "0.txt"), "marker": str(tmp_path / "marker")}, str(tmp_path / "0.txt"),
     )  # fmt: skip
 
+    over = threading.Event()
+
     def lose_node() -> None:
-        while len(contents(tmp_path)) < 10:
+        while len(contents(tmp_path)) < 10 and not over.is_set():
             time.sleep(0.1)
         cluster.remove_node(second, allow_graceful=False)
 
@@ -199,10 +273,17 @@ def test_ray_survives_a_lost_worker_and_a_lost_node(tmp_path: Path, monkeypatch:
     try:
         options = EngineOptions(engine="ray", ray_address=cluster.address, retries=3)
         progress = run_units(units, tmp_path, options)
+        told = [
+            Unit(f"t{k}", "work:tell", {"result": str(shares / f"{k}.txt"), "name": "CUDA_VISIBLE_DEVICES"},
+                 str(shares / f"{k}.txt")) for k in range(2)
+        ]  # fmt: skip
+        run_units(told, shares, EngineOptions(engine="ray", ray_address=cluster.address, gpus=0.5))
     finally:
+        over.set()
         thread.join()
         cluster.shutdown()
     assert progress.failed == {}
+    assert contents(shares) == {"0.txt": "0", "1.txt": "0"}, "the number of the one GPU, shared"
     assert contents(tmp_path) == {f"{k}.txt": str(k**2) for k in range(40)}
     local = tmp_path / "local"
     run_units(squares(local, 40), local, EngineOptions(workers=2))

@@ -33,7 +33,8 @@ def main(
     """Overhead per unit against a bare loop, on one worker after its start, and the speed of two workers against one.
 
     Units of the first part do next to nothing and write one small file; units of the second part compute for a while.
-    Two plain processes without any engine are measured too: more than they reach, no engine can. Best of the rounds.
+    Two plain processes without any engine are measured too: more than they reach, no engine can; where other programs
+    hold the cores, the share of time that two workers spend in units still tells what the engine costs. Best round.
 
     Example: dasmil bench engine
 
@@ -68,12 +69,11 @@ def main(
 
 
 def work(result: str, repeats: int) -> None:
-    """The unit of these measurements: hash some megabytes, then write a file."""
-    digest = hashlib.sha256()
-    for _ in range(repeats):
-        digest.update(MIB)
+    """The unit of these measurements: hash some megabytes, then write when it began and ended."""
+    begun = time.monotonic()
+    _spin(repeats)
     temporary = Path(f"{result}.{os.getpid()}.tmp")
-    temporary.write_text(digest.hexdigest())
+    temporary.write_text(f"{begun} {time.monotonic()}")
     os.replace(temporary, result)
 
 
@@ -97,29 +97,31 @@ def _bare(folder: Path, count: int) -> float:
 
 
 def _timed(units: list[Unit], out: Path, options: EngineOptions, first: int) -> float:
-    """Seconds from the end of the units that start the workers to the end of all."""
+    """Seconds from the end of the units that start the workers to the end of the last unit."""
     from dasmil.engine import Progress, run_units
+    from dasmil.errors import DasmilError
 
     marks: list[float] = []
 
     def watch(progress: Progress) -> None:
         if progress.done >= first and not marks:
-            marks.append(time.perf_counter())
-        if progress.ended:
-            marks.append(time.perf_counter())
+            marks.append(time.monotonic())
 
     failed = run_units(units, out, options, watch).failed
     if failed:
-        from dasmil.errors import DasmilError
-
         raise DasmilError(f"units of the measurement failed: {next(iter(failed.values()))}")
-    return _ended(units) - marks[0] if options.engine != "ray" else marks[-1] - marks[0]
+    return max(_times(unit)[1] for unit in units) - marks[0]
 
 
-def _ended(units: list[Unit]) -> float:
-    """When the last result was written, on the clock of perf_counter: the end of the pool itself is not of a unit."""
-    newest = max(Path(unit.result).stat().st_mtime for unit in units)
-    return time.perf_counter() - (time.time() - newest)
+def _times(unit: Unit) -> tuple[float, float]:
+    begun, ended = map(float, Path(unit.result).read_text().split())
+    return begun, ended
+
+
+def _at_work(units: list[Unit], workers: int) -> float:
+    """Share of the time that the workers spent in units; other programs slow units down, but do not lower it much."""
+    times = sorted(map(_times, units))[workers:]  # without the first of each, which begin at different times
+    return sum(ended - begun for begun, ended in times) / workers / (max(e for _, e in times) - times[0][0])
 
 
 def _overhead(engine: str, root: Path, count: int, rounds: int, bare: float) -> float:
@@ -148,16 +150,17 @@ def _two_workers(root: Path, repeats: int, rounds: int) -> dict[str, float]:
     from dasmil.engine import EngineOptions
 
     best: dict[str, float] = {}
-    count = 24
+    count, share = 24, 0.0
     for k in range(rounds):
         for workers in (1, 2):
             folder = root / f"speed-{workers}-{k}"
             units = _units(folder, count + 2 * workers, repeats)
             found = _timed(units, folder, EngineOptions(workers=workers), 2 * workers)
             best[f"local {workers}"] = min(best.get(f"local {workers}", 1e9), found)
+            share = max(share, _at_work(units, workers)) if workers == 2 else share
             plain = _plain(workers, count // workers, repeats)
             best[f"plain {workers}"] = min(best.get(f"plain {workers}", 1e9), plain)
-    return {name: best[f"{name} 1"] / best[f"{name} 2"] for name in ("plain", "local")}
+    return {name: best[f"{name} 1"] / best[f"{name} 2"] for name in ("plain", "local")} | {"at_work": share}
 
 
 def _plain(processes: int, count: int, repeats: int) -> float:
@@ -175,6 +178,7 @@ def _print(figures: dict[str, Any]) -> None:
             print(f"{name:6} on top         {found['overhead_ms']:7.2f} ms a unit   (bar {found['bar_ms']:g} ms)")
     two = figures["two_workers"]
     print(f"two workers against one: {two['local']:.2f}x   (bar {SPEEDUP}x; two plain processes: {two['plain']:.2f}x)")
+    print(f"two workers were in units {two['at_work']:.1%} of the time")
     print(f"{figures['cores']} cores, load {figures['load']:.1f} before the measurement")
 
 

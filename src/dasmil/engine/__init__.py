@@ -65,7 +65,7 @@ def _after(unit: Unit, outcome: Outcome, tries: int, retries: int, progress: Pro
     if outcome.status == "refused":
         raise DasmilError(outcome.reason)
     if outcome.status == "done":
-        progress.done += 1
+        progress.count_done()
         return None
     if outcome.status == "out-of-memory" and unit.lean:
         return dataclasses.replace(unit, arguments=unit.arguments | unit.lean, lean={})

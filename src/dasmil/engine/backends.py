@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -94,10 +95,18 @@ def _visible_gpus() -> list[str]:
 
 
 def _prepare(gpu: str | None) -> None:
-    """In a new worker: its GPU; Ctrl-C is the coordinator's business, which ends its workers itself."""
+    """In a new worker: its GPU; Ctrl-C is left to the coordinator; when that is gone, so is the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_coordinator, daemon=True).start()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+
+
+def _end_with_coordinator() -> None:
+    coordinator = multiprocessing.parent_process()
+    if coordinator is not None:
+        coordinator.join()
+        os._exit(1)
 
 
 class Ray:

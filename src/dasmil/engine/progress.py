@@ -18,23 +18,31 @@ class Progress:
     done: int = 0
     running: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    started: float = field(default_factory=time.monotonic)
     ended: bool = False
+    first: float | None = None
+
+    def count_done(self) -> None:
+        """One more; the clock of the rate starts at the first, since the start of workers says nothing about units."""
+        self.done += 1
+        self.first = self.first or time.monotonic()
 
     def line(self) -> str:
         """done, failed, running, rate and time left."""
-        seconds = time.monotonic() - self.started
-        rate = self.done / seconds if seconds > 0 else 0.0
+        seconds = time.monotonic() - (self.first or 0.0)
+        rate = (self.done - 1) / seconds if self.done > 1 else 0.0
         left = self.total - self.skipped - self.done - len(self.failed)
         earlier = f" ({self.skipped} earlier)" if self.skipped else ""
         text = f"{self.skipped + self.done}/{self.total} done{earlier}, {len(self.failed)} failed"
         if self.running:
             text += f", {self.running} running"
-        text += f", {60 * rate:.1f} a minute" if self.done else ""
-        if rate and left:
-            minutes = left / rate / 60
-            text += f", {minutes:.0f} min left" if minutes < 90 else f", {minutes / 60:.1f} h left"
-        return text
+        text += f", {60 * rate:.1f} a minute" if rate else ""
+        return f"{text}, {_duration(left / rate)} left" if rate and left else text
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def print_progress() -> Callable[[Progress], None]:

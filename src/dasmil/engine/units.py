@@ -21,7 +21,6 @@ from dasmil.errors import DasmilError, InputError, unknown_name
 
 EngineName = Literal["local", "ray", "slurm"]
 Status = Literal["done", "failed", "crashed", "out-of-memory", "refused"]
-PATIENCE = 15.0  # seconds until a new file must be seen elsewhere; network disks show it late
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,7 @@ class Session:
     code: str
     threads: int
     folder: str = ""  # where the command was given: relative paths start here
+    patience: float = 15.0  # seconds until the token must be seen elsewhere; network disks show new files late
 
 
 @contextlib.contextmanager
@@ -110,7 +110,7 @@ def code_digest() -> str:
 def execute(unit: Unit, session: Session) -> Outcome:
     """Run one unit in this process, its output going to a log of its own; never raises for what the unit does."""
     place = f"host {os.uname().nodename}, process {os.getpid()}"
-    if not _appears(Path(session.token)):
+    if not _appears(Path(session.token), session.patience):
         folder = Path(session.logs).parent
         reason = f"the output folder is not shared: {place} does not see this run in {folder}; choose a folder on a "
         return Outcome(unit.key, "refused", reason + "disk that every worker mounts at the same path")
@@ -150,8 +150,8 @@ def _out_of_memory(error: Exception) -> bool:
     return named or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
-def _appears(path: Path) -> bool:
-    deadline = time.monotonic() + PATIENCE
+def _appears(path: Path, patience: float) -> bool:
+    deadline = time.monotonic() + patience
     while not path.exists():
         if time.monotonic() > deadline:
             return False
