@@ -52,8 +52,14 @@ def test_the_page_shows_what_the_issue_asks_for(finished: tuple[Path, subprocess
     out, _ = finished
     text = (out / "report.html").read_text()
     labels = re.findall(r'aria-label="([^"]+)"', text)
-    pictures = ("A positive and a negative collage", "Attention map", "Learned distance function phi")
-    assert tuple(labels[:3]) == pictures
+    pictures = (
+        "A positive and a negative collage",
+        "What decided in the positive bag",
+        "Attention map",
+        "Learned distance function phi",
+    )
+    assert tuple(labels[:4]) == pictures
+    assert re.search(r"The strongest, \d+ px\s+apart, gave [+-]\d", text)
     assert {"Learning curves", "ROC curves", "Confusion matrix, test-large"} <= set(labels)
     assert ">80 px<" in text
     summary = json.loads((out / "das-mil" / "summary.json").read_text())["splits"]["test-large"]

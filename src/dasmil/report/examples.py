@@ -7,8 +7,13 @@ from typing import Any
 
 from dasmil.data import load_dataset
 from dasmil.data.mnist import RULES, CollageRule
+from dasmil.explain import explain
+from dasmil.explain.contributions import both_ways
+from dasmil.explain.ground import CollageGround, layout_of
 from dasmil.models import load_model
+from dasmil.models.base import MILModel
 from dasmil.report.collages import attention_map, attention_weights, collages, telling_pair
+from dasmil.report.explanation.heatmap import map_figure
 from dasmil.report.figures import Truth
 from dasmil.report.page import Picture, picture
 from dasmil.report.run import Run
@@ -29,7 +34,7 @@ def data_options(run: Run) -> dict[str, Any]:
 
 
 def example_pictures(run: Run, split: str) -> list[Picture]:
-    """A positive and a negative collage and the attention map of the positive one; empty for other data."""
+    """A positive and a negative collage, what decided in the positive one, its attention; empty for other data."""
     if true_distance(run) is None or split not in run.data.get("splits", {}) or not run.seeds:
         return []
     bags = load_dataset(run.dataset, run.config["data"].get("protocol", "clean"), split, **data_options(run))
@@ -50,6 +55,8 @@ def example_pictures(run: Run, split: str) -> list[Picture]:
             ink=True,
         )
     ]
+    if (decided := _what_decided(model, chosen[0], shown.number)) is not None:
+        pictures.append(decided)
     weights = attention_weights(model, chosen[0])
     if weights is not None:
         layer = "" if len(weights) == 1 else ", first head"
@@ -57,6 +64,24 @@ def example_pictures(run: Run, split: str) -> list[Picture]:
         caption = f"Weights of seed {shown.number}{layer}; key digits and the cells that join them are orange."
         pictures.append(picture(figure, "Attention map", caption))
     return pictures
+
+
+def _what_decided(model: MILModel, bag: Bag, seed: int) -> Picture | None:
+    """The positive collage with the digits' contributions and the pairs that decided; None for models without pairs."""
+    explanation = explain(model, bag)
+    pairs = both_ways(explanation.pairs)[:3]
+    if not pairs:
+        return None
+    values = explanation.contributions.double().numpy()
+    ground = CollageGround(bag)
+    figure = map_figure(layout_of(bag, ground), values, "contribution", ground, mark=pairs, width=330)
+    first = pairs[0]
+    caption = (
+        f"What the model used: colour is the part of the logit that each digit gave (seed {seed}), blue against and "
+        f"orange for positive; lines join the {len(pairs)} strongest pairs. The strongest, {first.distance:.0f} px "
+        f"apart, gave {first.contribution:+.2f} of the logit {explanation.logit:+.2f}."
+    )
+    return picture(figure, "What decided in the positive bag", caption)
 
 
 def _collage_caption(chosen: tuple[Bag, Bag], seed: int) -> str:
