@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BARS = {"local": 5.0, "ray": 50.0}  # at most so many milliseconds a unit
 SPEEDUP = 1.8  # of two workers on two cores
+FREE = 1.9  # two plain processes reach this where two cores are free
 MIB = bytes(2**20)
 
 
@@ -30,11 +31,12 @@ def main(
     ray: bool = True,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Overhead per unit against a bare loop, on one worker after its start, and the speed of two workers against one.
+    """Overhead per unit against a bare loop, after the start of workers, and the speed of two workers against one.
 
     Units of the first part do next to nothing and write one small file; units of the second part compute for a while.
-    Two plain processes without any engine are measured too: more than they reach, no engine can; where other programs
-    hold the cores, the share of time that two workers spend in units still tells what the engine costs. Best round.
+    The local engine has one worker for the overhead, Ray one per core. Two plain processes without any engine are
+    measured too: more than they reach, no engine can. Where other programs hold the cores, the share of time that two
+    workers spend in units still tells what the engine costs, and is judged instead. Best of the rounds.
 
     Example: dasmil bench engine
 
@@ -65,7 +67,12 @@ def main(
     else:
         _print(figures)
     small = all(figures[name]["overhead_ms"] <= BARS[name] for name in names)
-    return 0 if small and figures["two_workers"]["local"] >= SPEEDUP else 1
+    return 0 if small and _speedup(figures["two_workers"]) >= SPEEDUP else 1
+
+
+def _speedup(two: dict[str, float]) -> float:
+    """Of two workers: measured, or on a machine that is not free what the share of time in units would give."""
+    return two["local"] if two["plain"] >= FREE else 2 * two["at_work"]
 
 
 def work(result: str, repeats: int) -> None:
@@ -178,7 +185,8 @@ def _print(figures: dict[str, Any]) -> None:
             print(f"{name:6} on top         {found['overhead_ms']:7.2f} ms a unit   (bar {found['bar_ms']:g} ms)")
     two = figures["two_workers"]
     print(f"two workers against one: {two['local']:.2f}x   (bar {SPEEDUP}x; two plain processes: {two['plain']:.2f}x)")
-    print(f"two workers were in units {two['at_work']:.1%} of the time")
+    busy = "" if two["plain"] >= FREE else f"; the cores are not free, on free ones: {_speedup(two):.2f}x"
+    print(f"two workers were in units {two['at_work']:.1%} of the time{busy}")
     print(f"{figures['cores']} cores, load {figures['load']:.1f} before the measurement")
 
 
