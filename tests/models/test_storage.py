@@ -75,18 +75,26 @@ def test_foreign_files(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+    for k in range(8):  # safetensors itself writes the metadata in another order each time
+        small(1).save(tmp_path / f"{k}.safetensors")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
     small(1).save(path)
     before = path.read_bytes()
 
-    def half(tensors: object, name: Path, metadata: object) -> None:
-        name.write_bytes(b"half a file")
+    def half(self: Path, data: bytes) -> None:
+        with self.open("wb") as file:
+            file.write(data[: len(data) // 2])
         raise OSError("disk full")
 
-    monkeypatch.setattr("dasmil.models.storage.save_file", half)
-    with pytest.raises(OSError, match="disk full"):
-        small(2).save(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", half)
+        with pytest.raises(OSError, match="disk full"):
+            small(2).save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
