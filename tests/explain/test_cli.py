@@ -2,6 +2,7 @@
 
 import json
 
+import h5py
 import pytest
 import torch
 
@@ -167,3 +168,11 @@ def test_a_slide_that_is_not_the_bags_is_refused(run, tmp_path):
     write_bag(tmp_path / "s8.h5", made)
     assert call(run, "--bag", tmp_path / "s8.h5", "--slide", tmp_path / "s.png", "-o", tmp_path / "out") == 0
     assert (tmp_path / "out" / "tiles-contribution.png").exists()
+
+
+def test_a_bag_without_coordinates_is_refused(run, tmp_path):
+    write_bag(tmp_path / "s9.h5", bag(9))
+    with h5py.File(tmp_path / "s9.h5", "r+") as file:
+        del file["coords"]
+    with pytest.raises(DasmilError, match="has no coordinates, so nothing can be placed on a map"):
+        call(run, "--bag", tmp_path / "s9.h5", "-o", tmp_path / "out")

@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from dasmil.explain.contributions import both_ways
+
 from .conftest import Viewer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -88,9 +90,26 @@ def test_a_click_shows_what_the_instance_attends_to(page: Page, collages: Viewer
     assert all(url.startswith((collages.url, "data:", "blob:")) for url in page.requests)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_without_a_selection_the_pairs_that_decided_are_shown(page: Page, collages: Viewer) -> None:
+    opened(page, collages, "#bag=mnist-collage/test/0001")
+    strongest = both_ways(collages.shelf.open(1).explanation.pairs)[0]
+    first = page.locator("#tile tbody tr").first
+    assert first.inner_text().split("\t")[0] == f"#{strongest.i} – #{strongest.j}"
+    assert f"{strongest.distance:.0f}" in first.inner_text() or f"{strongest.distance:.1f}" in first.inner_text()
+    first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tile h2")
+    assert page.inner_text("#tile h2") == f"Instance #{strongest.i}"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#tile h3")
+    assert page.inner_text("#tile h3") == "Pairs that decided"
+
+
 def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
     opened(page, collages)
     assert page.inner_text("#count") == "5 bags"
+    assert page.get_attribute("body", "data-placed") == "0"  # what dasmil bench viewer waits for
+    assert page.get_attribute("body", "data-shown") == "contribution"
     page.fill("#search", "0003")
     assert page.locator("#list li").count() == 1
     assert page.inner_text("#count") == "1 of 5 bags"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dasmil.explain import explain
+from dasmil.explain import Account, explain
 
 from .conftest import Viewer
 
@@ -85,6 +85,35 @@ def test_scores_are_those_of_the_explanation(collages: Viewer) -> None:
     np.testing.assert_allclose(got, account.contributions.detach().numpy(), atol=1e-6)
     coords = np.frombuffer(ask(collages, "/api/bag/1/coords")[1], "<f4").reshape(-1, 2)
     np.testing.assert_array_equal(coords, bag.coords.numpy())
+
+
+def test_places_and_partners_do_not_wait_for_the_contributions(collages: Viewer, monkeypatch) -> None:
+    def never(*_args, **_kwargs):
+        raise AssertionError("computed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Account, "explain", never)
+        described = ask_json(collages, "/api/bag/3")
+        assert described["n"] == len(collages.shelf.entries[3].load())
+        reply = ask_json(collages, "/api/bag/3/partners/2")
+        assert reply["scores"] == {}
+        assert [p["contribution"] for p in reply["partners"]] == [None] * len(reply["partners"])
+    ask_json(collages, "/api/bag/3/account")
+    assert set(ask_json(collages, "/api/bag/3/partners/2")["scores"]) >= {"Contribution", "Attention received"}
+
+
+def test_pairs_that_decided_are_those_of_the_explanation(collages: Viewer) -> None:
+    bag = collages.shelf.entries[1].load()
+    every = explain(collages.shelf.model, bag, top=10**6).pairs
+    pairs = ask_json(collages, "/api/bag/1/account")["pairs"]
+    assert len(pairs) == 8
+    assert [abs(p["contribution"]) for p in pairs] == sorted((abs(p["contribution"]) for p in pairs), reverse=True)
+    for pair in pairs:
+        ends = {pair["i"], pair["j"]}
+        expected = sum(p.contribution for p in every if {p.i, p.j} == ends)
+        assert pair["contribution"] == pytest.approx(expected, abs=1e-5)
+        distance = float((bag.coords[pair["i"]] - bag.coords[pair["j"]]).norm())
+        assert pair["distance"] == pytest.approx(distance, abs=1e-3)
 
 
 def test_partners_are_the_largest_weights_of_the_row(collages: Viewer) -> None:

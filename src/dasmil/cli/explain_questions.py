@@ -58,11 +58,12 @@ def read_one(path: Path, mpp: str | None, tile_um: float | None) -> Bag:
 
     if path.suffix.lower() in (".h5", ".hdf5"):
         with open_h5(path) as file:
-            own = file.attrs.get("format") == "dasmil-bag"
-        if own:
+            own, placed = file.attrs.get("format") == "dasmil-bag", "coords" in file
+        if own and placed:
             return read_bag(path)
-    probe = probe_features(path)
-    if probe.n_coords is None:
+    else:
+        own = False
+    if own or probe_features(path).n_coords is None:
         raise DataError(
             f"{path}: the bag has no coordinates, so nothing can be placed on a map; extract it again with positions"
         )

@@ -115,7 +115,10 @@ def serve(shelf: Shelf, port: int, open_browser: bool) -> None:
     desktop = sys.platform in ("darwin", "win32") or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )
-    print(f"{len(shelf.entries):,} bags. Ctrl-C ends the viewer. Open:\n{url}", flush=True)
+    print(
+        f"{len(shelf.entries):,} bag{'' if len(shelf.entries) == 1 else 's'}. Ctrl-C ends the viewer. Open:\n{url}",
+        flush=True,
+    )
     if open_browser and desktop:
         threading.Timer(0.7, webbrowser.open, [url]).start()
     server = uvicorn.Server(uvicorn.Config(create_app(shelf, port), log_level="warning", access_log=False))
