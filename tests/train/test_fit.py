@@ -11,6 +11,7 @@ import dasmil
 from dasmil.errors import DasmilError, InputError
 from dasmil.train import RunSpec
 from dasmil.train.augment import jitter_digits
+from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.distances import Lengths, start_of, with_scale, with_start
 from dasmil.train.feed import Feed
 from dasmil.train.metrics import score
@@ -61,7 +62,7 @@ def test_runs_may_differ_in_learning_rate_and_weight_decay():
 
 def test_stacked_and_one_by_one_are_the_same_training():
     bags = toy_bags(12)
-    options = {**FAST, "model_options": {"dropout": 0.0}, "seeds": 3}
+    options = {**FAST, "model_options": {"dropout": 0.0}, "seeds": 3, "starts": 1}
     notes = []
     stacked = dasmil.fit("das-mil", bags, **options, note=notes.append)
     assert notes == []
@@ -74,8 +75,8 @@ def test_stacked_and_one_by_one_are_the_same_training():
 
 def test_accumulation_is_the_mean_gradient_of_several_bags():
     bags = toy_bags(8)
-    options = {"epochs": 1, "model_options": {"dropout": 0.0}, "restarts": 0, "weight_decay": 0.0, "optimizer": "adamw"}
-    run = dasmil.fit("max-pool", bags, accumulate=8, **{**options, "model_options": {}})[0]
+    options = {"epochs": 1, "weight_decay": 0.0, "optimizer": "adamw", "schedule": "constant", "clip": None}
+    run = dasmil.fit("max-pool", bags, accumulate=8, **options)[0]
     start = _initial("max-pool", bags)
     parameters = list(start.parameters())
     losses = []
@@ -114,7 +115,7 @@ def test_best_validation_epoch_is_kept_and_training_stops_early():
 
 
 def test_stuck_runs_start_again_from_another_length_and_the_best_training_loss_wins():
-    runs = dasmil.fit("das-mil", toy_bags(12), epochs=1, lr=1e-6, restarts=2)
+    runs = dasmil.fit("das-mil", toy_bags(12), epochs=1, lr=1e-6, restarts=2, starts=1)
     attempts = runs[0].attempts
     assert sorted(a.attempt for a in attempts) == [0, 1, 2]
     assert attempts[0].train_loss == min(a.train_loss for a in attempts)
@@ -123,6 +124,65 @@ def test_stuck_runs_start_again_from_another_length_and_the_best_training_loss_w
     assert not runs[0].fitted
     no_distance = dasmil.fit("sa", toy_bags(12), epochs=1, lr=1e-6, restarts=2)
     assert len(no_distance[0].attempts) == 1
+
+
+def test_the_start_with_the_lowest_training_loss_goes_on_alone():
+    seen = []
+    runs = dasmil.fit(
+        "das-mil", toy_bags(12), seeds=2, epochs=4, starts=3, starts_share=0.5, starts_until=1e-9, restarts=0,
+        on_epoch=lambda p: seen.append((p.starts, list(p.rows))),
+    )  # fmt: skip
+    assert [starts for starts, _ in seen] == [3, 1, 1, 1]  # two of four epochs, chosen at the end of the second
+    assert [len(rows) for _, rows in seen] == [6, 2, 2, 2]
+    for run in runs:
+        chosen, rivals = run.attempts[0], run.attempts[0].rivals
+        assert {chosen.start, *(r["start"] for r in rivals)} == {0, 1, 2}
+        assert len({chosen.options["theta_init"], *(r["theta_init"] for r in rivals)}) == 3
+        assert all(run.history[1]["train_loss"] <= r["train_loss"] and r["epoch"] == 2 for r in rivals)
+        assert len(run.history) == 4
+    early = dasmil.fit("das-mil", toy_bags(12), epochs=3, starts=3, starts_until=100.0, starts_share=1.0, restarts=0)
+    assert early[0].attempts[0].rivals[0]["epoch"] == 1
+    given = dasmil.fit("das-mil", toy_bags(12), epochs=1, starts=3, restarts=0, model_options={"theta_init": 0.4})
+    assert given[0].attempts[0].rivals == []  # a length that the user gave is not searched for
+
+
+def test_a_chosen_start_trains_as_it_would_alone():
+    options = {"epochs": 4, "restarts": 0, "model_options": {"dropout": 0.0}}
+    bags = toy_bags(12, sizes=(6,))
+    for seed in range(8):  # until a run prefers its first start, which is the one it has without a choice
+        run = dasmil.fit("das-mil", bags, seeds=[seed], starts=2, starts_share=0.5, starts_until=1e-9, **options)[0]
+        if run.attempts[0].start == 0:
+            break
+    assert run.attempts[0].start == 0
+    alone = dasmil.fit("das-mil", bags, seeds=[seed], starts=1, **options)[0]
+    torch.testing.assert_close(flat(run), flat(alone), rtol=1e-3, atol=1e-4)
+
+
+def test_bags_of_feature_vectors_get_their_own_defaults_and_pictures_the_papers():
+    assert default_settings("das-mil", (1, 28, 28), 300, {}) == {}
+    found = default_settings("das-mil", (768,), 120, {"lr": 0.1})
+    assert found["epochs"] == 67  # 2,000 steps of four bags
+    assert "lr" not in found
+    assert default_settings("das-mil", (768,), 5000, {})["epochs"] == 20
+    assert default_settings("das-mil", (768,), 8, {})["epochs"] == 200
+    assert default_settings("das-mil", (768,), 120, {"accumulate": 1})["epochs"] == 20
+    assert "lr" not in default_settings("sa", (768,), 120, {})
+    assert default_options("das-mil", (768,), "camelyon16", {}) == {}
+    assert default_options("das-mil", (768,), None, {"encoder": "identity"}) == {"encoder": "identity"}
+    assert default_options("das-mil", (768,), None, {"heads": 3})["out_features"] == 18
+    assert "out_features" not in default_options("ab-mil", (768,), None, {})
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+def test_the_layer_that_reads_features_starts_alike_whatever_their_scale(scale):
+    bags = [
+        Bag(scale * torch.randn(30, 64, generator=torch.Generator().manual_seed(i)), b.coords[:1].repeat(30, 1), "um",
+            b.bag_id, label=b.label)
+        for i, b in enumerate(toy_bags(8))
+    ]  # fmt: skip
+    model = _initial("max-pool", bags)
+    outputs = torch.cat([bag.features @ model.encoder.linear.weight.detach().T for bag in bags])
+    assert float(outputs.var()) == pytest.approx(1.0, rel=0.15)
 
 
 def test_a_run_that_diverges_is_reported_and_does_not_spoil_the_others(tmp_path):
@@ -184,8 +244,9 @@ def test_distance_scale_comes_from_the_bags_unless_given():
 
 def test_theta_and_beta_have_their_own_step_and_no_decay():
     bags = toy_bags(8)
-    own = dasmil.fit("das-mil", bags, epochs=1, lr=1e-5, weight_decay=0.0, distance_lr=100.0, restarts=0)[0].model
-    common = dasmil.fit("das-mil", bags, epochs=1, lr=1e-5, weight_decay=0.0, distance_lr="common", restarts=0)[0].model
+    settings = {"epochs": 1, "lr": 1e-5, "weight_decay": 0.0, "restarts": 0, "starts": 1}
+    own = dasmil.fit("das-mil", bags, distance_lr=100.0, **settings)[0].model
+    common = dasmil.fit("das-mil", bags, distance_lr="common", **settings)[0].model
     moved = [abs(m.learned_distances()[0]["beta"] - 10.0) for m in (own, common)]
     assert moved[0] > 100 * moved[1]
     assert moved[1] < 1e-4

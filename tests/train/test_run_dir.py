@@ -35,6 +35,7 @@ from toy import toy_bags
 import dasmil
 dasmil.fit("das-mil", toy_bags(30), toy_bags(10, seed=5, prefix="val"), seeds=2, epochs=6, restarts=1, lr=1e-3,
            stuck_above=1e-6, selection="best-val", lookahead=4, out=sys.argv[1], resume=True,
+           starts=3, starts_share=0.5, starts_until=1e-9,
            on_epoch=lambda p: print(p.attempt, p.epoch, flush=True))
 print("done", flush=True)
 """
@@ -138,7 +139,7 @@ def test_a_folder_with_another_run_is_not_touched(finished):
         train(out)
     with pytest.raises(InputError, match=r"already holds another run .*: choose another folder"):
         train(out, epochs=4)
-    with pytest.raises(InputError, match=r"other settings \(training.epochs: 3 -> 4; training.lr: 0.001 -> 0.01\)"):
+    with pytest.raises(InputError, match=r"other settings \(training.epochs: 3 -> 4; training.lr: 0.005 -> 0.01\)"):
         train(out, epochs=4, lr=1e-2, resume=True)
     same = {**SETTINGS, "model_options": json.loads((out / "config.json").read_text())["model"]["options"]}
     with pytest.raises(InputError, match="trained on other bags"):

@@ -102,6 +102,10 @@ def plan(
         f"{model}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
     print(f"time per epoch      {_duration(found.seconds_per_epoch)}")
+    fastest, slowest = (_duration(value) for value in found.seconds_in_all)
+    span = fastest if fastest == slowest else f"{fastest} to {slowest}"
+    choosing = f", {found.starts} starts in the first ones" if found.starts > 1 else ""
+    print(f"training            {span} ({found.epochs} epochs{choosing}; once more for each restart)")
     print(f"peak memory         {found.peak_bytes / gb:.2f} GB ({found.held_bytes / gb:.2f} GB of it bags)")
     print(f"largest bag         {found.largest_bag:,} instances fit into {found.memory_limit / gb:.1f} GB")
     if found.peak_bytes > found.memory_limit:

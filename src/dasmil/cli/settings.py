@@ -30,7 +30,8 @@ def gather_settings(
     options: dict[str, Any] = {}
     if recipe is not None:
         loaded = load_recipe(recipe, model)
-        training, options, preset = dict(loaded.training), dict(loaded.options), loaded.preset
+        # A recipe says all that it does: the clipping that bags of features usually get is not added to it.
+        training, options, preset = {"clip": None, **loaded.training}, dict(loaded.options), loaded.preset
     training |= settings
     if training.get("early_stopping"):
         training.setdefault("selection", "best-val")

@@ -54,6 +54,8 @@ def epoch_line(progress: Progress) -> str:
     """epoch 12/50  loss 0.31 (0.22-0.45)  val AUROC 0.94 (0.93-0.96)  1:05 left"""
     restart = f"attempt {progress.attempt + 1}  " if progress.attempt else ""
     parts = [f"{restart}epoch {progress.epoch}/{progress.epochs}"]
+    if progress.starts > 1:
+        parts.append(f"{progress.starts} starts")
     for column, name in (("train_loss", "loss"), ("val_auroc", "val AUROC")):
         values = [row[column] for row in progress.rows if column in row]
         if values:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from dasmil.models.base import MILModel
 from dasmil.train.augment import jitter_digits
 from dasmil.train.config import TrainingConfig
+from dasmil.train.defaults import reading_weights
 from dasmil.train.evaluate import bag_logits, mean_losses, probabilities
 from dasmil.train.feed import Feed
 from dasmil.train.loss import BagLoss
@@ -26,15 +27,17 @@ from dasmil.train.state import Row, RunSpec, RunState
 
 
 class Attempt:
-    """Runs that train together from one start each, as rows of one flat tensor of parameters.
+    """Runs that train together, as rows of one flat tensor of parameters; a run may try several starts at first.
 
-    All randomness of an epoch (order, dropout, augmentation) is drawn from the seeds and the numbers of attempt and
-    epoch, so an interrupted epoch that is done again gives the same numbers.
+    owners[r]: which run replica r belongs to; starts[r]: the number of its start. All randomness of an epoch (order,
+    dropout, augmentation) is drawn from the seeds, the numbers of the starts and the epoch, so an interrupted epoch
+    that is done again gives the same numbers.
     """
 
     def __init__(
         self,
-        number: int,
+        owners: list[int],
+        starts: list[int],
         specs: list[RunSpec],
         models: list[MILModel],
         train: Feed,
@@ -43,29 +46,30 @@ class Attempt:
         loss: BagLoss,
         device: torch.device,
     ) -> None:
-        self.number, self.specs, self.train, self.val, self.config = number, specs, train, val, config
+        self.owners, self.starts = owners, starts
+        self.specs, self.train, self.val, self.config = specs, train, val, config
         self.loss, self.device = loss, device
         self.classes = len(loss.class_weights)
         self.labels = torch.from_numpy(train.facts.labels).to(device)
         self.replicas = Replicas(models, device)
         self.stacked, self.why_not_stacked = self._may_stack()
-        self.base_lr, weight_decay = self._rates()
+        self.base_lr, self.weight_decay = self._rates()
         self.lr: tuple[float, Tensor] = (1.0, self.base_lr)
-        self.optimizer: Optimizer = create_optimizer(
-            config.optimizer, self.replicas.flat.detach(), weight_decay,
-            lookahead=config.lookahead, lookahead_alpha=config.lookahead_alpha,
-        )  # fmt: skip
+        self.optimizer = self._make_optimizer()
         self.states = [RunState() for _ in specs]
         self.best = self.replicas.flat.detach().clone() if config.selection == "best-val" else None
         self.epoch = 0  # epochs done
 
     def run(self, after_epoch: Callable[[float], None]) -> None:
         """Do the epochs that are left; after_epoch hears the seconds that each took."""
-        handle = None
+        handles = []
         if self.config.feature_dropout:
-            handle = self.replicas.model.encoder.register_forward_hook(
-                lambda module, _, output: F.dropout(output, self.config.feature_dropout, module.training)  # pyright: ignore
-            )
+            handles = [
+                model.encoder.register_forward_hook(
+                    lambda module, _, output: F.dropout(output, self.config.feature_dropout, module.training)  # pyright: ignore
+                )
+                for model in self.replicas.models
+            ]
         try:
             while self.epoch < self.config.epochs and any(state.stopped_epoch is None for state in self.states):
                 begun = time.perf_counter()
@@ -76,8 +80,29 @@ class Attempt:
                 self.epoch += 1
                 after_epoch(seconds)
         finally:
-            if handle is not None:
+            for handle in handles:
                 handle.remove()
+
+    def keep(self, chosen: list[int]) -> None:
+        """Go on with these replicas only."""
+        state = self.optimizer.state()
+        best = self.best
+        self.replicas = Replicas([self.replicas.export(r) for r in chosen], self.device)
+        self.owners, self.starts = [self.owners[r] for r in chosen], [self.starts[r] for r in chosen]
+        self.specs, self.states = [self.specs[r] for r in chosen], [self.states[r] for r in chosen]
+        self.stacked, self.why_not_stacked = self._may_stack()
+        self.base_lr, self.weight_decay = self.base_lr[chosen], self.weight_decay[chosen]
+        self.lr = (1.0, self.base_lr)
+        self.optimizer = self._make_optimizer()
+        self.optimizer.load({name: value[chosen] if value.ndim == 2 else value for name, value in state.items()})
+        self.best = None if best is None else best[chosen]
+
+    def _make_optimizer(self) -> Optimizer:
+        config = self.config
+        return create_optimizer(
+            config.optimizer, self.replicas.flat.detach(), self.weight_decay,
+            lookahead=config.lookahead, lookahead_alpha=config.lookahead_alpha,
+        )  # fmt: skip
 
     @property
     def weights(self) -> Tensor:
@@ -110,17 +135,23 @@ class Attempt:
         self.epoch = epoch
 
     def _rates(self) -> tuple[Tensor, Tensor]:
-        """Learning rate and weight decay [R, 1], or [R, P] when theta and beta have their own."""
+        """Learning rate and weight decay [R, 1], or [R, P] when some parameters have their own."""
         lr = torch.tensor([[s.lr] for s in self.specs], device=self.device)
         decay = torch.tensor([[s.weight_decay] for s in self.specs], device=self.device)
-        columns = self.replicas.columns(self.replicas.model.distance_parameters())
-        if self.config.distance_lr == "common" or not columns:
+        flat, model, config = self.replicas.flat.detach(), self.replicas.model, self.config
+        own = None if config.distance_lr == "common" else config.distance_lr
+        step = None if config.feature_step == "common" else config.feature_step
+        distances = self.replicas.columns(model.distance_parameters()) if own else {}
+        reading = self.replicas.columns(reading_weights(model)) if step else {}
+        if not distances and not reading:
             return lr, decay
-        flat = self.replicas.flat.detach()
         lr, decay = lr.expand_as(flat).clone(), decay.expand_as(flat).clone()
-        for where in columns.values():
-            lr[:, where] *= self.config.distance_lr * flat[:, where].abs().clamp_min(1e-3)
+        for where in distances.values():
+            lr[:, where] *= (own or 1.0) * flat[:, where].abs().clamp_min(1e-3)
             decay[:, where] = 0.0
+        for where in reading.values():
+            # A step of Adam moves every weight by lr: outputs then move by lr times the sum of all features.
+            lr[:, where] *= min(1.0, (step or 1.0) / max(self.train.facts.feature_sum, 1e-12))
         return lr, decay
 
     def _may_stack(self) -> tuple[bool, str]:
@@ -137,9 +168,11 @@ class Attempt:
 
     def _one_epoch(self, epoch: int) -> list[Row]:
         config, replicas = self.config, self.replicas
-        seeds, attempt = [s.seed for s in self.specs], self.number
-        rngs = [np.random.default_rng([seed, attempt, epoch]) for seed in seeds]
-        torch.manual_seed(int(np.random.SeedSequence([attempt, epoch, *seeds]).generate_state(1, np.uint64)[0]) >> 1)
+        seeds = [s.seed for s in self.specs]
+        rngs = [np.random.default_rng([seed, start, epoch]) for seed, start in zip(seeds, self.starts, strict=True)]
+        torch.manual_seed(
+            int(np.random.SeedSequence([self.starts[0], epoch, *seeds]).generate_state(1, np.uint64)[0]) >> 1
+        )
         replicas.model.train()
         steps = len(self.train.facts.ids)
         total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)

@@ -41,6 +41,20 @@ class TrainingConfig(BaseModel):
     distance_lr: Annotated[float, Field(gt=0)] | Literal["common"] = Field(
         4.0, description="step of theta and beta as a share of their start, in units of lr; 'common' = as all others"
     )
+    feature_step: Annotated[float, Field(gt=0)] | Literal["common"] = Field(
+        20.0,
+        description="how far, in units of lr, a step may move the outputs of the layer that reads feature vectors; "
+        "'common' = learning rate as all others",
+    )
+    starts: int = Field(
+        1, ge=1, description="starts, at different lengths, that a run with learned distances is chosen from"
+    )
+    starts_share: float = Field(
+        0.25, gt=0, le=1, description="share of the epochs after which the best start by training loss goes on alone"
+    )
+    starts_until: float = Field(
+        0.6, gt=0, description="a start whose training loss falls below this share of a constant guess is taken at once"
+    )
     restarts: int = Field(
         2, ge=0, description="further attempts, from other starts, of a run with learned distances that did not fit"
     )

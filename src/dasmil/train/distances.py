@@ -51,9 +51,9 @@ def measure_lengths(feed: Feed) -> Lengths:
     return Lengths(np.sort(sample), float(np.median(feed.facts.sizes)))
 
 
-def start_of(attempt: int) -> float:
-    """Share of attempt 0, 1, 2, ...: 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput), so restarts try other lengths."""
-    share, step, number = 0.0, 0.5, attempt + 1
+def start_of(number: int) -> float:
+    """Share of start 0, 1, 2, ...: 1/2, 1/4, 3/4, 1/8, 5/8, ... (van der Corput), so each tries another length."""
+    share, step, number = 0.0, 0.5, number + 1
     while number:
         share += step * (number & 1)
         number >>= 1
@@ -81,7 +81,12 @@ def with_scale(
     return options, lengths if learned and from_data else None
 
 
-def with_start(name: str, options: Mapping[str, Any], lengths: Lengths | None, attempt: int) -> dict[str, Any]:
+def finds_length(options: Mapping[str, Any], lengths: Lengths | None) -> bool:
+    """Whether training has to find the length by itself: distances are learned, and no start of theta was given."""
+    return lengths is not None and "theta_init" not in options and options.get("phi") != "identity"
+
+
+def with_start(name: str, options: Mapping[str, Any], lengths: Lengths | None, start: int) -> dict[str, Any]:
     """Options with theta_init and beta_init from the lengths; what was given explicitly stays.
 
     Several heads start at different lengths, evenly between nearest neighbours and the whole bag.
@@ -91,7 +96,7 @@ def with_start(name: str, options: Mapping[str, Any], lengths: Lengths | None, a
         return options
     heads = int(options.get("heads", MODELS[name].options().get("heads", 1)))
     scale = float(options["distance_scale"])
-    shares = [(head + start_of(attempt)) / heads for head in range(heads)]
+    shares = [(head + start_of(start)) / heads for head in range(heads)]
     theta = [lengths.at(share) / scale for share in shares]
     if "theta_init" not in options:
         options["theta_init"] = theta if heads > 1 else theta[0]

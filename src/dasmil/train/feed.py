@@ -42,6 +42,10 @@ class Facts:
     unit: str
     feature_shape: tuple[int, ...]
     fingerprint: str
+    feature_sum: float
+    """Mean over all instances of the sum of their absolute features."""
+    feature_square: float
+    """Mean square of all features."""
 
     @property
     def classes(self) -> int:
@@ -120,6 +124,7 @@ class Feed:
         labels: list[int] = []
         sizes: list[int] = []
         size_bytes = 0
+        absolute, squares = 0.0, 0.0
         digest = hashlib.sha256()
         first: Bag | None = None
         for bag in read_ahead(bags, range(len(bags))):
@@ -133,6 +138,9 @@ class Feed:
                 if tensor is not None:
                     digest.update(memoryview(tensor.contiguous().view(torch.uint8).numpy()))  # pyright: ignore
             size_bytes += bag.features.numel() * 4
+            norm = torch.linalg.vector_norm
+            absolute += float(norm(bag.features, 1, dtype=torch.float32))
+            squares += float(norm(bag.features, 2, dtype=torch.float32)) ** 2
             if kept is not None:
                 kept.append(bag)
                 if size_bytes > limit:
@@ -148,6 +156,8 @@ class Feed:
             first.unit,
             tuple(first.features.shape[1:]),
             digest.hexdigest(),
+            absolute / sum(sizes),
+            squares / (sum(sizes) * max(1, first.features[0].numel())),
         )
         if kept is not None:
             self._groups = _grouped(kept, self.facts.sizes, device)

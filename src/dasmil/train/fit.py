@@ -16,7 +16,8 @@ from dasmil.errors import InputError
 from dasmil.models import create_model, resolve_options
 from dasmil.models.base import MILModel
 from dasmil.train.config import TrainingConfig, training_config
-from dasmil.train.distances import with_scale, with_start
+from dasmil.train.defaults import default_options, default_settings, fit_to_features
+from dasmil.train.distances import finds_length, with_scale, with_start
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.loop import Finished, Progress, RunSpec, Training, resolve_device
@@ -78,11 +79,13 @@ def fit(
     once after training has ended; nothing is ever chosen by them. data: what to note about the origin of the bags.
     """
     config = training_config(settings)
-    specs = list(runs) if runs is not None else _specs(seeds, config)
     if runs is not None and out is not None:
         raise InputError("runs with their own learning rates are not written to a run directory: leave out= away")
     device = resolve_device(config.device)
     train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training")
+    shape = train.facts.feature_shape
+    config = training_config({**default_settings(model_name, shape, len(train.facts.ids), settings), **settings})
+    specs = list(runs) if runs is not None else _specs(seeds, config)
     val = None
     if val_bags is not None and len(val_bags):
         val = Feed(val_bags, device, memory_gb=config.memory_gb, name="validation")
@@ -92,13 +95,17 @@ def fit(
     classes = max(2, train.facts.classes)
     if val is not None and val.facts.classes > classes:
         raise InputError(f"the validation bags have a class {val.facts.classes - 1} that no training bag has")
-    options = _options(model_name, preset, model_options or {}, train, classes)
+    options = default_options(model_name, shape, preset, model_options or {})
+    options = _options(model_name, preset, options, train, classes)
     options, lengths = with_scale(model_name, options, train, from_data=config.distance_init == "data")
 
-    def make_model(seed: int, attempt: int) -> MILModel:
+    def make_model(seed: int, start: int) -> MILModel:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(np.random.SeedSequence([seed, attempt]).generate_state(1, np.uint64)[0]) >> 1)
-            return create_model(model_name, **with_start(model_name, options, lengths, attempt))
+            torch.manual_seed(int(np.random.SeedSequence([seed, start]).generate_state(1, np.uint64)[0]) >> 1)
+            model = create_model(model_name, **with_start(model_name, options, lengths, start))
+        if config.feature_step != "common":
+            fit_to_features(model, train.facts.feature_square)
+        return model
 
     store = None
     if out is not None:
@@ -112,10 +119,11 @@ def fit(
         sets = {"train": train.facts} | ({} if val is None else {"val": val.facts})
         store = RunDirectory.open(out, resolved, data_record(sets, data), resume=resume)
     listeners = _listeners(on_epoch, store, config)
+    starts = config.starts if finds_length(options, lengths) else 1
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
         training = Training(
             make_model, specs, train, val, config,
-            classes=classes, device=device, store=store, on_epoch=listeners, note=note,
+            classes=classes, device=device, starts=starts, store=store, on_epoch=listeners, note=note,
         )  # fmt: skip
         outcome = training.run()
     trained = [

@@ -24,7 +24,8 @@ __all__ = ["Finished", "Progress", "RunSpec", "Training", "resolve_device"]
 class Training:
     """Trains every run of ``specs``, and those that did not fit again from another start. It never sees a test bag.
 
-    make_model(seed, attempt) builds the model of a run; the same arguments give the same weights.
+    make_model(seed, start) builds the model of a run; the same arguments give the same weights. starts: how many of
+    them an attempt of a run begins with; the best by training loss goes on alone.
     """
 
     def __init__(
@@ -37,12 +38,13 @@ class Training:
         *,
         classes: int,
         device: torch.device,
+        starts: int = 1,
         store: Store | None = None,
         on_epoch: Callable[[Progress], None] | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
         self.make_model, self.specs, self.train, self.val, self.config = make_model, specs, train, val, config
-        self.device, self.store, self.on_epoch = device, store, on_epoch
+        self.device, self.starts, self.store, self.on_epoch = device, starts, store, on_epoch
         self.note = note or (lambda text: None)
         self.loss = BagLoss.of(train.facts.labels, classes, config.balance_classes, device)
         self.attempts: list[list[Finished]] = [[] for _ in specs]  # per run
@@ -64,52 +66,84 @@ class Training:
         for spec, finished, weights in zip(self.specs, self.attempts, self.kept, strict=True):
             assert weights is not None
             chosen = min(finished, key=lambda f: f.train_loss)
-            replicas = Replicas([self.make_model(spec.seed, chosen.attempt)], self.device)
+            replicas = Replicas([self.make_model(spec.seed, chosen.start)], self.device)
             model = replicas.export(0, weights).eval()
             results.append((model, [chosen, *(f for f in finished if f is not chosen)]))
         return results
 
     def _attempt(self, rows: list[int], number: int, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
-        specs = [self.specs[row] for row in rows]
-        models = [self.make_model(spec.seed, number) for spec in specs]
-        attempt = Attempt(number, specs, models, self.train, self.val, self.config, self.loss, self.device)
+        owners = [row for row in rows for _ in range(self.starts)]
+        starts = [number * self.starts + k for _ in rows for k in range(self.starts)]
+        if saved and "flat" in saved[0]:
+            owners, starts = saved[1]["rows"], saved[1]["starts"]
+        specs = [self.specs[row] for row in owners]
+        models = [self.make_model(spec.seed, start) for spec, start in zip(specs, starts, strict=True)]
+        attempt = Attempt(owners, starts, specs, models, self.train, self.val, self.config, self.loss, self.device)
         if attempt.why_not_stacked and number == 0:
-            self.note(f"The {len(rows)} runs take each step one after the other ({attempt.why_not_stacked}).")
+            what = f"{len(owners)} {'starts' if self.starts > 1 else 'runs'}"
+            self.note(f"The {what} take each step one after the other ({attempt.why_not_stacked}).")
         if saved and "flat" in saved[0]:
             attempt.restore(saved[0], saved[1]["epoch"], saved[1]["states"])
-        times: list[float] = []
 
         def after_epoch(seconds: float) -> None:
-            times.append(seconds)
-            self._save(rows, number, attempt)
+            trained = len(attempt.owners)
+            self._choose(attempt, last=attempt.epoch >= self.config.starts_share * self.config.epochs)
+            self._save(attempt.owners, number, attempt)
             if self.on_epoch:
-                left = (self.config.epochs - attempt.epoch) * float(np.mean(times))
+                share = len(attempt.owners) / trained  # the epochs to come train the starts that are left
+                left = (self.config.epochs - attempt.epoch) * seconds * share
                 latest = [state.history[-1] for state in attempt.states]
-                seeds = [spec.seed for spec in specs]
-                self.on_epoch(Progress(number, attempt.epoch, self.config.epochs, seeds, latest, seconds, left))
+                seeds = [spec.seed for spec in attempt.specs]
+                several = max(attempt.owners.count(row) for row in attempt.owners)
+                self.on_epoch(
+                    Progress(number, attempt.epoch, self.config.epochs, seeds, latest, seconds, left, several)
+                )
 
         attempt.run(after_epoch)
-        self._finish(rows, attempt)
+        self._choose(attempt, last=True)
+        self._finish(attempt, number)
 
-    def _finish(self, rows: list[int], attempt: Attempt) -> None:
+    def _choose(self, attempt: Attempt, *, last: bool) -> None:
+        """Keep the start of a run with the lowest training loss, once it has clearly learned or time is up."""
+        until = self.config.starts_until * self.loss.constant_guess
+        kept: list[int] = []
+        for row in dict.fromkeys(attempt.owners):
+            mine = [r for r, owner in enumerate(attempt.owners) if owner == row]
+            losses = {r: float(np.nan_to_num(attempt.states[r].history[-1]["train_loss"], nan=np.inf)) for r in mine}
+            best = min(mine, key=losses.__getitem__)
+            if len(mine) > 1 and (last or losses[best] < until):
+                attempt.states[best].rivals = [
+                    {
+                        "start": attempt.starts[r], "epoch": attempt.epoch, "train_loss": losses[r],
+                        "theta_init": attempt.replicas.models[r].config.get("theta_init"),
+                    }
+                    for r in mine if r != best
+                ]  # fmt: skip
+                mine = [best]
+            kept += mine
+        if len(kept) < len(attempt.owners):
+            attempt.keep(kept)
+
+    def _finish(self, attempt: Attempt, number: int) -> None:
         """Judge the runs by their loss on the training bags, and keep their weights if they beat earlier attempts."""
         limit = self.config.stuck_above * self.loss.constant_guess
-        for run, (row, loss) in enumerate(zip(rows, attempt.train_losses(), strict=True)):
+        for run, (row, loss) in enumerate(zip(attempt.owners, attempt.train_losses(), strict=True)):
             fitted, reason = loss <= limit, ""
-            weights = attempt.weights[run]
+            weights, start = attempt.weights[run], attempt.starts[run]
             if not np.isfinite(loss):
                 loss, fitted = float("inf"), False
                 reason = "training diverged (its loss is no finite number): the untrained weights are kept"
-                untrained = self.make_model(self.specs[row].seed, attempt.number)
-                weights = Replicas([untrained], self.device).flat.detach()[0]
+                weights = Replicas([self.make_model(self.specs[row].seed, start)], self.device).flat.detach()[0]
             elif not fitted:
                 reason = (
                     f"training loss {loss:.3f} at the end, above {limit:.3f} ({self.config.stuck_above:g} of the "
                     f"{self.loss.constant_guess:.3f} of a constant guess)"
                 )
-            options = dict(attempt.replicas.models[run].config)
-            history = attempt.states[run].history
-            finished = Finished(attempt.number, loss, fitted, reason, attempt.kept_epoch(run), history, options)
+            state, options = attempt.states[run], dict(attempt.replicas.models[run].config)
+            kept = attempt.kept_epoch(run)
+            finished = Finished(
+                number, loss, fitted, reason, kept, state.history, options, start=start, rivals=state.rivals
+            )
             if all(loss < earlier.train_loss for earlier in self.attempts[row]):
                 self.kept[row] = weights.clone()
             self.attempts[row].append(finished)
@@ -128,6 +162,7 @@ class Training:
         state: dict[str, Any] = {
             "attempt": number,
             "rows": rows,
+            "starts": attempt.starts if attempt else [],
             "attempts": [[vars(f) for f in finished] for finished in self.attempts],
             "threads": torch.get_num_threads(),
             "epoch": attempt.epoch if attempt else 0,
@@ -146,7 +181,7 @@ class Training:
         for row in range(len(self.specs)):
             if f"kept.{row}" in tensors:
                 self.kept[row] = tensors[f"kept.{row}"].to(self.device)
-        return list(state["rows"]), int(state["attempt"])
+        return list(dict.fromkeys(state["rows"])), int(state["attempt"])
 
 
 def resolve_device(name: str) -> torch.device:

@@ -13,6 +13,8 @@ from dasmil.errors import DataError
 OptimizerName = Literal["adamw", "adam", "radam"]
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+AT_ONCE = 2**17
+"""Parameters of all runs that a step works on at a time: small enough to stay in the processor's cache."""
 
 
 class Optimizer(Protocol):
@@ -38,40 +40,51 @@ class Adam:
         self.mean = torch.zeros_like(parameters)
         self.square = torch.zeros_like(parameters)
         self.steps = 0
-        self._buffer = torch.empty_like(parameters)
         self._shrink: tuple[Tensor, Tensor] | None = None  # lr and 1 - lr * weight decay, while lr stays the same
 
     @torch.no_grad()
     def step(self, gradient: Tensor, lr: Tensor) -> None:
-        p, buffer = self.parameters, self._buffer
+        if self.decays and self.name == "adamw" and (self._shrink is None or self._shrink[0] is not lr):
+            self._shrink = (lr, 1 - lr * self.weight_decay)
+        self.steps += 1
+        runs, size = self.parameters.shape
+        width = max(1, AT_ONCE // runs)
+        if width >= size:
+            self._move(gradient, lr, slice(None))
+            return
+        for start in range(0, size, width):
+            self._move(gradient, lr, slice(start, start + width))
+
+    def _move(self, gradient: Tensor, lr: Tensor, columns: slice) -> None:
+        """One step of these parameters."""
+
+        def part(t: Tensor) -> Tensor:
+            return t if t.shape[1] == 1 else t[:, columns]
+
+        p, mean, square = self.parameters[:, columns], self.mean[:, columns], self.square[:, columns]
+        gradient, lr = gradient[:, columns], part(lr)
         if self.decays:
             if self.name == "adamw":
-                if self._shrink is None or self._shrink[0] is not lr:
-                    self._shrink = (lr, 1 - lr * self.weight_decay)
-                p.mul_(self._shrink[1])
+                assert self._shrink is not None
+                p.mul_(part(self._shrink[1]))
             else:
-                gradient = torch.addcmul(gradient, p, self.weight_decay)
-        self.steps += 1
+                gradient = torch.addcmul(gradient, p, part(self.weight_decay))
         t = self.steps
-        self.mean.lerp_(gradient, 1 - BETA1)
-        self.square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        mean.lerp_(gradient, 1 - BETA1)
+        square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
         correction1, correction2 = 1 - BETA1**t, 1 - BETA2**t
         if self.name == "radam":
             limit = 2 / (1 - BETA2) - 1
             length = limit - 2 * t * BETA2**t / correction2
             if length <= 5.0:  # too few squares to trust: a step of momentum alone
-                p.addcmul_(self.mean, lr, value=-1 / correction1)
+                p.addcmul_(mean, lr, value=-1 / correction1)
                 return
             rectify = math.sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length)) * math.sqrt(
                 correction2
             )
-            torch.sqrt(self.square, out=buffer).add_(EPS)
-            torch.div(self.mean, buffer, out=buffer)
-            p.addcmul_(buffer, lr, value=-rectify / correction1)
+            p.addcmul_(mean / square.sqrt().add_(EPS), lr, value=-rectify / correction1)
             return
-        torch.sqrt(self.square, out=buffer).mul_(1 / math.sqrt(correction2)).add_(EPS)
-        torch.div(self.mean, buffer, out=buffer)
-        p.addcmul_(buffer, lr, value=-1 / correction1)
+        p.addcmul_(mean / square.sqrt().mul_(1 / math.sqrt(correction2)).add_(EPS), lr, value=-1 / correction1)
 
     def state(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "square": self.square, "steps": torch.tensor([self.steps])}

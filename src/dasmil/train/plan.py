@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from dasmil.errors import DasmilError, InputError
+from dasmil.errors import DasmilError, InputError, unknown_name
+from dasmil.models import MODELS
+from dasmil.train.config import TrainingConfig, training_config
 
 PROBE_BAGS = 2
 SMALLEST_PROBE = 256
@@ -50,6 +53,18 @@ class Plan:
     held_bytes: int
     time_coefficients: list[float]
     memory_coefficients: list[float]
+    epochs: int
+    starts: int
+    """Starts of a run that train at first, at most for ``starts_epochs``."""
+    starts_epochs: int
+
+    @property
+    def seconds_in_all(self) -> tuple[float, float]:
+        """From the first start that learns at once to the last epoch of choosing; without restarts."""
+        return (
+            self.seconds_per_epoch * (self.epochs + self.starts - 1),
+            self.seconds_per_epoch * (self.epochs + (self.starts - 1) * self.starts_epochs),
+        )
 
     def seconds(self, n: float) -> float:
         """Predicted seconds of one step on a bag of n instances."""
@@ -80,6 +95,8 @@ def make_plan(
 
     memory_gb: what may be used; default: what is free now.
     """
+    if model not in MODELS:
+        raise unknown_name("model", model, MODELS)
     limit = int(memory_gb * 2**30) if memory_gb is not None else available_memory()
     top = min(max(max(sizes), SMALLEST_PROBE * 4), LARGEST_PROBE)
     chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
@@ -99,13 +116,17 @@ def make_plan(
     grows = probes[-1].step_bytes / max(1, probes[-2].step_bytes)
     powers = 3 if grows > QUADRATIC_FROM else 2
     memory = _extend([p.n for p in probes], [p.step_bytes for p in probes], powers)
+    config = _config(model, in_features, len(sizes), settings or {})
+    starts = config.starts if "theta_init" in MODELS[model].options() and "theta_init" not in (options or {}) else 1
+    starts = starts if config.distance_init == "data" else 1
+    together = starts if seeds * starts * max(sizes) <= config.stacked_instances else 1
     base = int(np.median([p.base_bytes for p in probes]))
     bag = 4 * (in_features + 2)
-    kept_limit = _kept_limit(settings or {})
+    kept_limit = config.memory_gb * 2**30
     total = bag * sum(sizes)
     # Small cohorts are kept in memory; of larger ones the bag in use, the next one, and the one being read.
     held = total if total <= kept_limit else 3 * bag * max(sizes)
-    peak = base + held + float(_terms([max(sizes)])[0] @ memory)
+    peak = base + held + together * float(_terms([max(sizes)])[0] @ memory)
     plan = Plan(
         probes=probes,
         seconds_per_epoch=float((_terms(sizes) @ seconds).sum()),
@@ -115,6 +136,9 @@ def make_plan(
         held_bytes=held,
         time_coefficients=seconds.tolist(),
         memory_coefficients=memory.tolist(),
+        epochs=config.epochs,
+        starts=starts,
+        starts_epochs=math.ceil(config.starts_share * config.epochs),
     )
     return Plan(**{**vars(plan), "largest_bag": _largest(plan, base, bag)})
 
@@ -176,11 +200,10 @@ def _extend(sizes: Sequence[int], values: Sequence[float], powers: int = 3) -> n
     return np.append(found / scale, np.zeros(3 - powers))
 
 
-def _kept_limit(settings: Mapping[str, Any]) -> float:
-    from dasmil.train.config import TrainingConfig
+def _config(model: str, in_features: int, bags: int, settings: Mapping[str, Any]) -> TrainingConfig:
+    from dasmil.train.defaults import default_settings
 
-    default = TrainingConfig.model_fields["memory_gb"].default
-    return float(settings.get("memory_gb", default)) * 2**30
+    return training_config({**default_settings(model, (in_features,), bags, settings), **settings})
 
 
 def _largest(plan: Plan, base: int, bag: int) -> int:
@@ -203,7 +226,14 @@ def _probe(request: dict[str, Any]) -> Measured:
     if request["threads"]:
         torch.set_num_threads(request["threads"])
     generator = torch.Generator().manual_seed(0)
-    settings = {**request["settings"], "epochs": 2, "restarts": 0, "warmup_epochs": 0.0, "tensorboard": False}
+    settings = {
+        **request["settings"],
+        "epochs": 2,
+        "restarts": 0,
+        "starts": 1,
+        "warmup_epochs": 0.0,
+        "tensorboard": False,
+    }
 
     def bags(n: int, count: int) -> list[Bag]:
         return [

@@ -90,6 +90,8 @@ def _status(run: TrainedRun) -> dict[str, Any]:
                 "epoch": a.epoch,
                 "theta_init": a.options.get("theta_init"),
                 "beta_init": a.options.get("beta_init"),
+                "start": a.start,
+                "preferred_to": a.rivals,
             }
             for a in sorted(run.attempts, key=lambda a: a.attempt)
         ],

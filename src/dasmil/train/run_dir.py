@@ -168,7 +168,11 @@ class RunDirectory:
 
     def _histories(self, state: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
         seeds = self.config["seeds"]
-        return {seeds[row]: s["history"] for row, s in zip(state["rows"], state["states"]) if s["history"]}
+        found: dict[int, list[dict[str, Any]]] = {}
+        for row, s in zip(state["rows"], state["states"]):
+            if s["history"]:
+                found.setdefault(seeds[row], s["history"])  # the first start, until one is chosen
+        return found
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The saved state, or None before the end of the first epoch."""

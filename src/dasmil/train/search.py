@@ -15,6 +15,7 @@ import numpy as np
 from dasmil.errors import InputError, MissingDependencyError, unknown_name
 from dasmil.models import MODELS
 from dasmil.train.config import TrainingConfig, config_hash
+from dasmil.train.defaults import default_settings
 from dasmil.train.fit import fit
 from dasmil.train.loop import RunSpec
 from dasmil.types import Bag
@@ -103,7 +104,8 @@ def train_trials(
     shared = {name: value for name, value in together[0].items() if name not in STACKED}
     training = {**question.settings, **{k: v for k, v in shared.items() if k in TrainingConfig.model_fields}}
     own = {**question.options, **{k: v for k, v in shared.items() if k not in TrainingConfig.model_fields}}
-    base = TrainingConfig(**{k: v for k, v in training.items() if k in STACKED})
+    usual = default_settings(question.model, train[0].features.shape[1:], len(train), training)
+    base = TrainingConfig(**{k: v for k, v in {**usual, **training}.items() if k in STACKED})
     seeds = question.seeds
     specs = [
         RunSpec(seed, float(c.get("lr", base.lr)), float(c.get("weight_decay", base.weight_decay)))

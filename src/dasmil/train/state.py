@@ -27,6 +27,8 @@ class RunState:
     best_score: float | None = None
     best_epoch: int | None = None
     stopped_epoch: int | None = None
+    rivals: list[dict[str, Any]] = field(default_factory=list)
+    """The starts that this one was preferred to: number, epoch, training loss and theta_init."""
 
 
 @dataclass
@@ -40,6 +42,9 @@ class Finished:
     epoch: int
     history: list[Row]
     options: dict[str, Any]
+    start: int
+    """Which start it was: the number that, with the seed, gives the untrained model."""
+    rivals: list[dict[str, Any]]
 
 
 class Store(Protocol):
@@ -60,3 +65,5 @@ class Progress:
     rows: list[Row]
     seconds: float
     seconds_left: float
+    starts: int = 1
+    """Starts per run that still train; their rows follow one another."""

@@ -1,0 +1,70 @@
+"""What training does when nothing is said: settings and model sizes that fit the kind of bags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dasmil.models import MODELS
+from dasmil.models.base import MILModel
+from dasmil.nn.encoder import LinearReLU
+
+ENCODED = 32
+OUTPUT = 16
+STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 2000, 20, 200
+BAGS_PER_STEP = 4
+FEATURE_VECTORS: dict[str, Any] = {"accumulate": BAGS_PER_STEP, "clip": 1.0, "schedule": "hold-linear"}
+LEARNED_DISTANCES: dict[str, Any] = {"lr": 5e-3, "distance_lr": 1.0, "starts": 8}
+
+
+def default_settings(model: str, feature_shape: Sequence[int], bags: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings for bags of feature vectors where the user gave none; pictures keep those of the paper.
+
+    Four bags a step, gradients clipped, a learning rate that falls in the last third, and 2,000 steps (20 epochs at
+    least, 200 at most); with learned distances also a larger learning rate and eight starts.
+    """
+    if len(feature_shape) != 1:
+        return {}
+    settings = dict(FEATURE_VECTORS)
+    if model in MODELS and "theta_init" in MODELS[model].options():
+        settings |= LEARNED_DISTANCES
+    steps = math.ceil(bags / int(given.get("accumulate") or BAGS_PER_STEP))
+    settings["epochs"] = min(max(math.ceil(STEPS / max(1, steps)), FEWEST_EPOCHS), MOST_EPOCHS)
+    return {name: value for name, value in settings.items() if name not in given}
+
+
+def default_options(
+    model: str, feature_shape: Sequence[int], preset: str | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Model sizes for feature vectors where neither user nor preset chose an encoder.
+
+    A trainable layer to 32 features in front, 16 outputs of attention, and no embedding of the pair (i, i), as in the
+    published program: runs on cells and slides then find their distance several times as often.
+    """
+    if len(feature_shape) != 1 or preset is not None or "encoder" in given or model not in MODELS:
+        return dict(given)
+    known = MODELS[model].options()
+    options: dict[str, Any] = {"encoder": "linear-relu", "encoder_features": ENCODED}
+    if {"out_features", "pooling"} <= set(known):
+        heads = max(1, int(given.get("heads", known.get("heads", 1))))
+        options["out_features"] = math.ceil(OUTPUT / heads) * heads
+    if "self_pair" in known:
+        options["self_pair"] = False
+    return {**options, **given}
+
+
+def reading_weights(model: MILModel) -> list[str]:
+    """Names of the weights of a trainable layer that reads feature vectors."""
+    return ["encoder.linear.weight"] if isinstance(model.encoder, LinearReLU) else []
+
+
+@torch.no_grad()
+def fit_to_features(model: MILModel, feature_square: float) -> None:
+    """Scale the untrained layer that reads feature vectors so that its outputs have variance one, whatever the
+    encoder's own scale; torch's start gives a third of the features' mean square.
+    """
+    if isinstance(model.encoder, LinearReLU) and feature_square > 0:
+        model.encoder.linear.weight.mul_(math.sqrt(3 / feature_square))
