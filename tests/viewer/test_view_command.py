@@ -13,6 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
+from dasmil.cli.view import _run_loader
+from dasmil.data import load_dataset
 from dasmil.data.store import write_bag
 from dasmil.models import create_model
 from dasmil.types import Bag
@@ -83,3 +85,15 @@ def test_bad_input_is_one_message(arguments: list[str], message: str, tmp_path: 
     assert result.stderr.startswith("Error: ")
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_run_of_the_published_bags_opens_its_clean_sets_too() -> None:
+    load = _run_loader({"name": "mnist-collage", "protocol": "published"}, None)
+    for split, bag_id in (
+        ("test", "mnist-collage/test/0003"),
+        ("validation", "mnist-collage/val/0003"),
+        ("test-large", "mnist-collage/test-large/0003"),
+    ):
+        assert load(split, bag_id).bag_id == bag_id
+    clean = load_dataset("mnist-collage", protocol="clean", split="test-large")[3]
+    assert torch.equal(load("test-large", clean.bag_id).coords, clean.coords)

@@ -208,6 +208,13 @@ def _run_entries(
     ]
 
 
+def _built_in_set(protocol: str, split: str) -> tuple[str, str]:
+    """Where the bags of a run's set are: `dasmil reproduce` scores clean bags too, whatever it trained on."""
+    if split in ("validation", "test-large"):
+        return "clean", {"validation": "val"}.get(split, split)
+    return protocol, split
+
+
 def _run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, str], Bag]:
     """Reads a bag of the run by split and name; what it needs is opened once, at the first call."""
     from functools import cache
@@ -225,7 +232,7 @@ def _run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, 
             return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
         if "name" not in data:
             raise InputError("this run does not say where its bags are: give them with --bags")
-        bags = built_in_split(data["name"], data["protocol"], split, mnist_dir)
+        bags = built_in_split(data["name"], *_built_in_set(data["protocol"], split), mnist_dir)
         return bags, {bag.bag_id: k for k, bag in enumerate(bags)}
 
     def load(split: str, bag_id: str) -> Bag:

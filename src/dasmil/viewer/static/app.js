@@ -99,6 +99,7 @@ async function openBag(index, keep = {}) {
   overlay.setBag(null);
   viewer.close();
   get("strip").replaceChildren();
+  get("legend").hidden = get("scalebar").hidden = true;
   showTile(null, null);
   get("bag").replaceChildren(element("h2", {}, entry.id));
   say("Opening …");
@@ -110,6 +111,7 @@ async function openBag(index, keep = {}) {
     if (request !== state.request) return;
     if (keep.view) viewer.viewport.fitBounds(new OpenSeadragon.Rect(...keep.view), true);
     showBag(entry, bag);
+    get("scalebar").hidden = false;
     redraw();
     document.body.dataset.placed = String(index);
     clock = waitAloud(`Computing what ${count(bag.n)} instances contributed`, request);
@@ -169,6 +171,7 @@ async function showScore() {
   if (bag !== state.bag) return;
   const scale = makeScale(values, info.signed);
   state.score = { info, values, scale, top: highest(values, 24) };
+  get("legend").hidden = false;
   drawBar(get("bar"), scale);
   const labels = get("bar-labels").children;
   labels[0].textContent = info.signed ? plus(scale.low) : short(scale.low);
