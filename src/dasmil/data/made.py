@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,16 +113,19 @@ def make_cohort(n: int, seed: int = 0, design: MadeCohort | None = None, name: s
     return [design.slide(f"{name}-{i:04d}", i % 2, (seed, i)) for i in range(n)]
 
 
-def write_made_cohort(folder: Path, n: int, seed: int = 0, design: MadeCohort | None = None) -> Path:
-    """Write n slides as bag files and their label table; returns the path of the table."""
+def write_made_cohort(
+    folder: Path, n: int, seed: int = 0, design: MadeCohort | None = None, splits: Sequence[str] | None = None
+) -> Path:
+    """Write n slides as bag files and their label table (with a split for each, if given); returns the table's path."""
     design = design or MadeCohort()
     bags = folder / "bags"
     bags.mkdir(parents=True, exist_ok=True)
-    lines = ["slide,label,patient"]
+    lines = ["slide,label,patient" if splits is None else "slide,label,patient,split"]
     for i in range(n):
         bag = design.slide(f"made-{i:04d}", i % 2, (seed, i))
         write_bag(bags / f"{bag.bag_id}.h5", bag, dtype="float16")
-        lines.append(f"{bag.bag_id},{bag.label},{bag.patient_id}")
+        split = "" if splits is None else f",{splits[i]}"
+        lines.append(f"{bag.bag_id},{bag.label},{bag.patient_id}{split}")
     table = folder / "labels.csv"
     table.write_text("\n".join(lines) + "\n")
     return table

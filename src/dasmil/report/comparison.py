@@ -31,8 +31,12 @@ def write_comparison(
     lead: str,
     remarks: Sequence[str] = (),
     paper: PaperValues | None = None,
+    pictures: Sequence[Picture] = (),
 ) -> Path:
-    """Write out/report.html about runs with two classes on the same bags; `paper`: printed figures for reference."""
+    """Write out/report.html about runs with two classes on the same bags.
+
+    paper: printed figures for reference; pictures: what explains the first run, where the report has none of its own.
+    """
     runs = [read_run(folder) for folder in run_dirs]
     split = runs[0].splits[0]
     for run in runs:
@@ -45,14 +49,21 @@ def write_comparison(
                 f"{run.path} was not trained and scored on the bags of {runs[0].path}: compare like with like"
             )
     folder = Path(out)
-    return write_page(comparison_page(runs, split, lead, remarks, paper or {}), folder / "report.html")
+    return write_page(comparison_page(runs, split, lead, remarks, paper or {}, pictures), folder / "report.html")
 
 
-def comparison_page(runs: Sequence[Run], split: str, lead: str, remarks: Sequence[str], paper: PaperValues) -> Page:
+def comparison_page(
+    runs: Sequence[Run],
+    split: str,
+    lead: str,
+    remarks: Sequence[str],
+    paper: PaperValues,
+    pictures: Sequence[Picture] = (),
+) -> Page:
     """Result, the picture that explains it, scores, curves, ROC, confusion, bags, data, configurations."""
     first, truth = runs[0], true_distance(runs[0])
     coloured = list(zip(runs, RUN_COLOURS))
-    explaining = [*example_pictures(first, split), *distance_pictures(first, truth)]
+    explaining = [*pictures, *example_pictures(first, split), *distance_pictures(first, truth)]
     curves = [curve for run, colour in coloured for curve in roc_curves(run, split, colour, display_name(run.model))]
     scored = first.summary["splits"][split]
     separation: list[Picture] = []

@@ -1,0 +1,184 @@
+"""`dasmil demo --slides`: the way of a cohort, from feature files to an explained slide, on made slides."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+
+    from dasmil.types import Bag
+
+TRAIN, VAL, TEST = 100, 20, 60
+TILES = (300, 500)
+
+
+def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bool) -> int:
+    """Make a cohort, examine it, train both models on it, compare them and explain one slide."""
+    import json as json_module
+
+    from dasmil.cli.demo import MODELS, prepare_folder, train_side_by_side
+    from dasmil.report.comparison import write_comparison
+
+    start = time.monotonic()
+    prepare_folder(out)
+    design = _design()
+    counts = (TRAIN, VAL, TEST) if slides is None else (slides, max(4, slides // 4), max(4, slides // 2))
+    _say(f"Making {sum(counts)} slides of {TILES[0]} to {TILES[1]} tiles with {design.in_features} features ...")
+    labels = _make(out, counts)
+    _examine(labels)
+    try:
+        train_side_by_side(out, seeds, epochs, None, work=train_one)
+    except KeyboardInterrupt:
+        print("Stopped. The demo starts anew when it is called again.", file=sys.stderr)
+        return 130
+    explained, picture, words = _explain(out)
+    minutes, seconds = divmod(round(time.monotonic() - start), 60)
+    learned = _learned(out)
+    page = write_comparison(
+        out,
+        [out / model for model in MODELS],
+        lead="Does distance matter? DAS-MIL and plain self-attention on made slides.",
+        remarks=[
+            f"A slide is positive when tissue of one type lies within {design.distance_um:,.0f} µm of tissue of "
+            "another. How much there is of either does not depend on the label, so a model that does not see positions "
+            "can only guess.",
+            f"{learned} All that was given are tiles, positions and {counts[0] + counts[1]} labels of slides.",
+            f"{epochs} epochs over {counts[0]} training slides; made, examined, trained and explained in "
+            f"{minutes}:{seconds:02d} min. {words}",
+        ],
+        pictures=[picture],
+    )
+    summaries = {model: json_module.loads((out / model / "summary.json").read_text()) for model in MODELS}
+    if json:
+        found = {"report": str(page), "explanation": str(explained), "runs": summaries}
+        print(json_module.dumps(found, indent=2))
+        return 0
+    for model, name in MODELS.items():
+        scored = summaries[model]["splits"]["test"]
+        low, high = scored["interval"]["auroc"]
+        print(f"{name:15} AUROC {scored['mean']['auroc']:.3f} ({low:.3f}-{high:.3f}), {scored['n']} test slides")
+    print(learned)
+    print(explained)
+    print(page)
+    return 0
+
+
+def _design() -> Any:
+    from dasmil.data.made import MadeCohort
+
+    return MadeCohort(tiles=TILES, islands=(1, 3))
+
+
+def _make(out: Path, counts: tuple[int, int, int]) -> Path:
+    from dasmil.data.made import write_made_cohort
+
+    splits = [name for name, count in zip(("train", "val", "test"), counts) for _ in range(count)]
+    return write_made_cohort(out / "cohort", len(splits), seed=1, design=_design(), splits=splits)
+
+
+def _examine(labels: Path) -> None:
+    """What `dasmil doctor` would say, in one line."""
+    from dasmil.data.doctor import Checkup, check_bags
+    from dasmil.data.labels import read_labels
+    from dasmil.errors import DataError
+
+    checkup = list(check_bags(labels.parent / "bags", read_labels(labels)))[-1]
+    assert isinstance(checkup, Checkup)
+    if not checkup.healthy:
+        raise DataError(f"the made slides are not in order: {checkup.findings[0].message}")
+    _say(
+        f"Doctor: {len(checkup.rows)} files, {sum(row['tiles'] for row in checkup.rows):,} tiles, nothing wrong found."
+    )
+
+
+def train_one(
+    model: str, out: Path, seeds: int, epochs: int, bags: int | None, messages: Queue[tuple[str, str, Any]]
+) -> None:
+    """The work of one process: train one model on the cohort with the usual settings and report every epoch."""
+    import contextlib
+    import io
+
+    import torch
+
+    from dasmil.cli.cohort_arguments import CohortArguments
+    from dasmil.cli.cohort_source import cohort_source
+    from dasmil.cli.demo import reporter
+    from dasmil.errors import DasmilError
+    from dasmil.train import fit
+
+    torch.set_num_threads(1)  # the processes share the cores
+    cohort = out.parent / "cohort"
+    try:
+        arguments = CohortArguments(bags=cohort / "bags", labels=cohort / "labels.csv")
+        with contextlib.redirect_stderr(io.StringIO()):  # the demo itself has said what the cohort is
+            splits = cohort_source(arguments, open_test=True).rounds()[0]
+        # Both models with the learning rate that das-mil has anyway.
+        fit(
+            model, splits.train, splits.val, seeds=seeds, out=out, tests=splits.tests, data=splits.data, epochs=epochs,
+            lr=5e-3, on_epoch=reporter(model, messages),
+        )  # fmt: skip
+    except DasmilError as error:
+        messages.put((model, "failed", str(error)))
+    else:
+        messages.put((model, "done", None))
+
+
+def _explain(out: Path) -> tuple[Path, Any, str]:
+    """Explain the positive test slide with the median probability: its page, its map, and a sentence about it."""
+    from dasmil.data.store import read_bag
+    from dasmil.explain import explain
+    from dasmil.explain.contributions import both_ways
+    from dasmil.explain.ground import layout_of
+    from dasmil.models import load_model
+    from dasmil.report.explanation.bundle import write_bundle
+    from dasmil.report.explanation.heatmap import map_figure
+    from dasmil.report.page import picture
+
+    model, bag = load_model(out / "das-mil"), read_bag(_median_slide(out))
+    explanation = explain(model, bag)
+    folder = out / "explanation"
+    folder.mkdir(exist_ok=True)
+    page = write_bundle(folder, model, bag, explanation, extra={"run": "das-mil"})[0]
+    pairs = both_ways(explanation.pairs)[:3]
+    figure = map_figure(
+        layout_of(bag), explanation.contributions.double().numpy(), "contribution", mark=pairs, width=420
+    )
+    words = f"{_hits(bag, pairs)} The whole explanation: {folder.name}/{page.name}."
+    caption = (
+        f"{bag.bag_id}, a positive test slide: colour is the part of the logit that each tile gave, orange for "
+        f"positive; lines join the {len(pairs)} strongest pairs."
+    )
+    return page, picture(figure, "What decided in a positive slide", caption), words
+
+
+def _median_slide(out: Path) -> Path:
+    import csv
+
+    with open(out / "das-mil" / "seed-0" / "predictions.csv", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == "test" and row["label"] == "1"]
+    rows.sort(key=lambda row: float(row["probability"]))
+    return out / "cohort" / "bags" / f"{rows[len(rows) // 2]['bag_id']}.h5"
+
+
+def _hits(bag: Bag, pairs: Any) -> str:
+    """How many of the strongest pairs are tiles that made the slide positive."""
+    assert bag.key_instances is not None
+    hits = sum(bool(bag.key_instances[p.i]) and bool(bag.key_instances[p.j]) for p in pairs)
+    return f"Of the {len(pairs)} pairs that decided in the slide below, {hits} join tiles of the planted rule."
+
+
+def _learned(out: Path) -> str:
+    import json
+
+    status = json.loads((out / "das-mil" / "seed-0" / "status.json").read_text())
+    learned = " and ".join(f"{row['midpoint']:,.0f} µm" for row in status["learned_distances"])
+    note = "" if status["fitted"] else " (this run did not fit its training slides)"
+    return f"DAS-MIL learned the distance {learned}{note}; planted were {_design().distance_um:,.0f} µm."
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
