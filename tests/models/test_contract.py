@@ -182,13 +182,18 @@ def test_more_than_two_classes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if cls.stackable])
 @pytest.mark.parametrize("per_run", [(), (2,)], ids=["one bag a run", "two bags a run"])
-def test_stacked_parameters_give_each_run_its_own_result(name: str, per_run: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("n", [7, 30])
+@pytest.mark.parametrize("masked", [True, False])
+def test_stacked_parameters_give_each_run_its_own_result(
+    name: str, per_run: tuple[int, ...], n: int, masked: bool
+) -> None:
     models = [make(name, seed=seed, encoder="linear-relu", encoder_features=10) for seed in range(3)]
     state = [dict(model.state_dict(keep_vars=True)) for model in models]
     stacked = {key: torch.stack([s[key] for s in state]).detach().requires_grad_() for key in state[0]}
-    features, coords = bag(7, 2, 3, *per_run)
-    mask = torch.ones(3, *per_run, 7, dtype=torch.bool)
-    mask[1, ..., 5:] = False
+    features, coords = bag(n, 2, 3, *per_run)
+    mask = torch.ones(3, *per_run, n, dtype=torch.bool) if masked else None
+    if mask is not None:
+        mask[1, ..., 5:] = False
     together = torch.func.functional_call(models[0], stacked, (features, coords, mask))
     weight = torch.arange(1.0, together.logit.numel() + 1, dtype=torch.float64).view(together.logit.shape)
 
@@ -202,7 +207,7 @@ def test_stacked_parameters_give_each_run_its_own_result(name: str, per_run: tup
 
     gradients = torch.autograd.grad(total(together, weight), list(stacked.values()), allow_unused=True)
     for run, model in enumerate(models):
-        alone = model(features[run], coords[run], mask[run])
+        alone = model(features[run], coords[run], None if mask is None else mask[run])
         torch.testing.assert_close(together.logit[run], alone.logit)
         model.zero_grad()
         total(alone, weight[run]).backward()

@@ -11,15 +11,16 @@ from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.nn import Linear
-from dasmil.nn.nystrom import short_nystrom
+from dasmil.nn.linear import per_run
+from dasmil.nn.nystrom import LayerNorm, depthwise, short_nystrom
 
 
 class TransLayer(nn.Module):
-    """x + attention(norm(x)) on x [1, n, d]: 8 heads, 256 landmarks, 6 iterations for the pseudo-inverse."""
+    """x + attention(norm(x)) on x [..., n, d]: 8 heads, 256 landmarks, 6 iterations for the pseudo-inverse."""
 
     def __init__(self, features: int, dropout: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(features)
+        self.norm = LayerNorm(features)
         self.attention = NystromAttention(
             dim=features,
             dim_head=features // 8,
@@ -31,8 +32,9 @@ class TransLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x_norm = self.norm(x)
-        short = x.shape[1] <= self.attention.num_landmarks  # small bags: the same result without the padding
-        return x + (short_nystrom(self.attention, x_norm) if short else self.attention(x_norm))
+        if x.shape[-2] <= self.attention.num_landmarks:  # small bags: the same result without the padding
+            return x + short_nystrom(self.attention, x_norm)
+        return x + self.attention(x_norm.unsqueeze(0)).squeeze(0)
 
 
 class PPEG(nn.Module):
@@ -45,13 +47,13 @@ class PPEG(nn.Module):
         self.conv3 = nn.Conv2d(features, features, 3, padding=1, groups=features)
 
     def forward(self, x: Tensor, side: int) -> Tensor:
-        token, square = x[:, :1], x[:, 1:].mT.unflatten(2, (side, side))
-        square = self.conv7(square) + square + self.conv5(square) + self.conv3(square)
-        return torch.cat([token, square.flatten(2).mT], dim=1)
+        token, square = x[..., :1, :], x[..., 1:, :].mT.unflatten(-1, (side, side))
+        convolved = [depthwise(conv, square) for conv in (self.conv7, self.conv5, self.conv3)]
+        return torch.cat([token, (sum(convolved) + square).flatten(-2).mT], dim=-2)
 
 
 class TransMILAggregator(nn.Module):
-    """z [..., n, f] -> [..., features], bag by bag: the square and the pseudo-inverse depend on the whole bag."""
+    """z [..., n, f] -> [..., features]. Bags with padding or with more instances than landmarks go one by one."""
 
     def __init__(self, in_features: int, features: int, dropout: float) -> None:
         super().__init__()
@@ -60,22 +62,37 @@ class TransMILAggregator(nn.Module):
         self.layer1 = TransLayer(features, dropout)
         self.position = PPEG(features)
         self.layer2 = TransLayer(features, dropout)
-        self.norm = nn.LayerNorm(features)
+        self.norm = LayerNorm(features)
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         lead = z.shape[:-2]
+        side = math.ceil(math.sqrt(z.shape[-2]))
+        if mask is None and (not lead or side * side + 1 <= self.layer1.attention.num_landmarks):
+            return Aggregated(self._bags(z))
+        if self.token.ndim > 3:  # stacked runs, each with its own parameters
+            parameters = dict(self.named_parameters())
+            pooled = [
+                torch.func.functional_call(
+                    self, {name: p[run] for name, p in parameters.items()},
+                    (z[run], coords[run], None if mask is None else mask[run], None),
+                ).embedding
+                for run in range(len(z))
+            ]  # fmt: skip
+            return Aggregated(torch.stack(pooled))
         bags = z.reshape(-1, *z.shape[-2:])
         masks = [None] * len(bags) if mask is None else mask.reshape(-1, mask.shape[-1])
-        pooled = [self._bag(bag if real is None else bag[real]) for bag, real in zip(bags, masks)]
+        pooled = [self._bags(bag if real is None else bag[real]) for bag, real in zip(bags, masks)]
         return Aggregated(torch.stack(pooled).view(*lead, -1))
 
-    def _bag(self, z: Tensor) -> Tensor:
-        h = self.reduce(z).relu()
-        side = math.ceil(math.sqrt(len(h)))
-        h = torch.cat([h, h[: side * side - len(h)]])  # the first instances again, until the square is full
-        x = torch.cat([self.token, h.unsqueeze(0)], dim=1)
+    def _bags(self, z: Tensor) -> Tensor:
+        """Bags of one size; only one where it is larger than the number of landmarks."""
+        h, lead, n = self.reduce(z).relu(), z.shape[:-2], z.shape[-2]
+        side = math.ceil(math.sqrt(n))
+        token = per_run(self.token.flatten(-3, -2), 2, lead).expand(*lead, 1, h.shape[-1])
+        # The first instances again, until the square is full.
+        x = torch.cat([token, h, h[..., : side * side - n, :]], dim=-2)
         x = self.layer2(self.position(self.layer1(x), side))
-        return self.norm(x)[0, 0]
+        return self.norm(x)[..., 0, :]
 
 
 class TransMIL(MILModel):
@@ -89,7 +106,6 @@ class TransMIL(MILModel):
     paper = "Shao et al. 2021, TransMIL"
     position = "absolute"
     permutation_invariant = False
-    stackable = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {}, "camelyon16": {}}
 
     def __init__(self, *, features: int = 512, dropout: float = 0.1, **common: Unpack[CommonOptions]) -> None:

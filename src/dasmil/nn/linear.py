@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+LARGE = 2**16
+"""Weights from here on are multiplied from the left: their gradient then comes out in their own layout, uncopied."""
+
 
 class Linear(torch.nn.Linear):
     """y = x W^T + b: weight [out, in] and x [..., in]; stacked weight [R, out, in], bias [R, out], x [R, ..., in]."""
@@ -15,6 +18,10 @@ class Linear(torch.nn.Linear):
             return F.linear(input, self.weight, self.bias)
         runs, out_features, in_features = self.weight.shape
         rows = input.reshape(runs, -1, in_features)
+        if in_features * out_features >= LARGE:
+            columns = torch.bmm(self.weight, rows.transpose(1, 2))
+            result = (columns if self.bias is None else columns + self.bias.unsqueeze(2)).transpose(1, 2)
+            return result.reshape(*input.shape[:-1], out_features)
         weight = self.weight.transpose(1, 2)
         if self.bias is None:
             result = torch.bmm(rows, weight)

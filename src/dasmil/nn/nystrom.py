@@ -6,22 +6,52 @@ import math
 
 import torch
 from nystrom_attention import NystromAttention
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dasmil.nn.linear import Linear, per_run
+
+
+class LayerNorm(nn.LayerNorm):
+    """As torch's, for one run or stacked runs: x [..., n, d], weight and bias [d] or [R, d]."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        batch = input.shape[:-2]
+        weight, bias = (per_run(p, 1, batch) for p in (self.weight, self.bias))
+        if weight.ndim > 1:
+            weight, bias = weight.unsqueeze(-2), bias.unsqueeze(-2)
+        return F.layer_norm(input, self.normalized_shape, eps=self.eps) * weight + bias
+
+
+def depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """A convolution with one kernel per channel, for one run or stacked runs: x [..., channels, h, w]."""
+    padding, (height, width) = conv.padding, x.shape[-2:]
+    if conv.weight.ndim == 4:
+        pictures, weight, bias = x.reshape(-1, *x.shape[-3:]), conv.weight, conv.bias
+    else:  # [R, ..., channels, h, w]: runs become channels, further batch dimensions stay pictures
+        weight = conv.weight.flatten(0, 1)
+        bias = None if conv.bias is None else conv.bias.flatten()
+        pictures = x.reshape(x.shape[0], -1, *x.shape[-3:]).transpose(0, 1).flatten(1, 2)
+    found = F.conv2d(pictures, weight, bias, padding=padding, groups=len(weight))  # pyright: ignore[reportArgumentType]
+    if conv.weight.ndim == 4:
+        return found.view(x.shape)
+    return found.view(-1, x.shape[0], x.shape[-3], height, width).transpose(0, 1).reshape(x.shape)
 
 
 def short_nystrom(attention: NystromAttention, x: Tensor) -> Tensor:
-    """What ``attention(x)`` gives for x [b, n, d] with n <= m landmarks, in matrices of n + 1 instead of m rows.
+    """What ``attention(x)`` gives for each bag of x [..., n, d], n <= m landmarks, in matrices of n + 1 rows.
 
     The package fills the sequence with p = m - n zero vectors, each its own landmark. Its three softmax matrices are
     then one m x m matrix A with p equal rows and columns, so A, its iterated pseudo-inverse and A v all map the space
     spanned by the n instances and the unit vector (1, ..., 1) / sqrt(p) of the padding into itself. In that basis A is
     (n + 1) x (n + 1), and the iteration, started at the same scale, takes the same steps. Exact but for rounding.
+    The package starts a batch at a common scale; here each bag has its own, as if it were alone. Runs may be stacked.
     """
-    batch, n, _ = x.shape
+    *batch, n, _ = x.shape
     heads, landmarks = attention.heads, attention.num_landmarks
     padding = landmarks - n
     query, key, value = (
-        part.view(batch, n, heads, -1).transpose(1, 2) for part in attention.to_qkv(x).chunk(3, dim=-1)
+        part.unflatten(-1, (heads, -1)).transpose(-3, -2) for part in _linear(attention.to_qkv, x).chunk(3, dim=-1)
     )
     scores = (query * attention.scale) @ key.mT
     if padding:
@@ -30,22 +60,27 @@ def short_nystrom(attention: NystromAttention, x: Tensor) -> Tensor:
         weights = torch.cat([joined, scores], dim=-1).softmax(-1)
         root, share = math.sqrt(padding), padding / landmarks
         corner, edge = (
-            scores.new_full((batch, heads, 1, 1), share),
-            scores.new_full((batch, heads, 1, n), root / landmarks),
+            scores.new_full((*batch, heads, 1, 1), share),
+            scores.new_full((*batch, heads, 1, n), root / landmarks),
         )
         below = torch.cat([weights[..., :1] / root, weights[..., 1:]], dim=-1)
         a = torch.cat([torch.cat([corner, edge], dim=-1), below], dim=-2)
         columns = torch.cat([share + weights[..., :1].sum(-2) / padding, share + weights[..., 1:].sum(-2)], dim=-1)
-        values = torch.cat([value.new_zeros(batch, heads, 1, value.shape[-1]), value], dim=-2)
+        values = torch.cat([value.new_zeros(*batch, heads, 1, value.shape[-1]), value], dim=-2)
     else:
         a = scores.softmax(-1)
         columns, values = a.sum(-2), value
-    z = a.mT / columns.max()  # the largest row sum of a softmax is 1
+    z = a.mT / columns.amax((-2, -1))[..., None, None, None]  # the largest row sum of a softmax is 1
     one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     for _ in range(attention.pinv_iterations):
         az = a @ z
         z = 0.25 * z @ (13 * one - az @ (15 * one - az @ (7 * one - az)))
     out = ((a @ z) @ (a @ values))[..., -n:, :]
     if attention.residual:
-        out = out + attention.res_conv(value)
-    return attention.to_out(out.transpose(1, 2).flatten(2))
+        out = out + depthwise(attention.res_conv, value)
+    linear, dropout = attention.to_out
+    return dropout(_linear(linear, out.transpose(-3, -2).flatten(-2)))
+
+
+def _linear(layer: nn.Module, x: Tensor) -> Tensor:
+    return Linear.forward(layer, x)  # pyright: ignore[reportArgumentType]
