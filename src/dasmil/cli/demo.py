@@ -37,7 +37,7 @@ def demo(
     Takes less than two minutes on two cores.
 
     With --slides instead: made slides with planted tissue, from feature files over the doctor, training and report to
-    the explanation of one slide. Takes about three minutes.
+    the explanation of one slide. Takes less than three minutes.
 
     Example: dasmil demo --out demo/
              dasmil demo --slides --out demo-slides/

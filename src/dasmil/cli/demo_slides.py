@@ -147,7 +147,7 @@ def _explain(out: Path) -> tuple[Path, Any, str]:
     figure = map_figure(
         layout_of(bag), explanation.contributions.double().numpy(), "contribution", mark=pairs, width=420
     )
-    words = f"{_hits(bag, pairs)} The whole explanation: {folder.name}/{page.name}."
+    words = f"{_strongest(bag, pairs)} The whole explanation: {folder.name}/{page.name}."
     caption = (
         f"{bag.bag_id}, a positive test slide: colour is the part of the logit that each tile gave, orange for "
         f"positive; lines join the {len(pairs)} strongest pairs."
@@ -164,11 +164,14 @@ def _median_slide(out: Path) -> Path:
     return out / "cohort" / "bags" / f"{rows[len(rows) // 2]['bag_id']}.h5"
 
 
-def _hits(bag: Bag, pairs: Any) -> str:
-    """How many of the strongest pairs are tiles that made the slide positive."""
-    assert bag.key_instances is not None
-    hits = sum(bool(bag.key_instances[p.i]) and bool(bag.key_instances[p.j]) for p in pairs)
-    return f"Of the {len(pairs)} pairs that decided in the slide below, {hits} join tiles of the planted rule."
+def _strongest(bag: Bag, pairs: Any) -> str:
+    """Whether the pair that decided is one of the planted rule."""
+    if not pairs or bag.key_instances is None:
+        return ""
+    first = pairs[0]
+    planted = bool(bag.key_instances[first.i]) and bool(bag.key_instances[first.j])
+    kind = "two tiles of the planted rule" if planted else "other tiles than those of the planted rule"
+    return f"The pair that decided most in the slide below joins {kind}, {first.distance:,.0f} µm apart."
 
 
 def _learned(out: Path) -> str:

@@ -104,8 +104,8 @@ def plan(
     print(f"time per epoch      {_duration(found.seconds_per_epoch)}")
     fastest, slowest = (_duration(value) for value in found.seconds_in_all)
     span = fastest if fastest == slowest else f"{fastest} to {slowest}"
-    choosing = f", {found.starts} starts in the first ones" if found.starts > 1 else ""
-    print(f"training            {span} ({found.epochs} epochs{choosing}; once more for each restart)")
+    choosing = f", {found.starts} starts in the first ones; again for each restart" if found.starts > 1 else ""
+    print(f"training            {span} ({found.epochs} epochs{choosing})")
     print(f"peak memory         {found.peak_bytes / gb:.2f} GB ({found.held_bytes / gb:.2f} GB of it bags)")
     print(f"largest bag         {found.largest_bag:,} instances fit into {found.memory_limit / gb:.1f} GB")
     if found.peak_bytes > found.memory_limit:
@@ -113,8 +113,10 @@ def plan(
     if check:
         for what, pair in answer["check"].items():
             if isinstance(pair, dict):
-                ratio = pair["predicted"] / pair["measured"]
-                print(f"check, {max(sizes):,} instances: {what} predicted / measured = {ratio:.2f}")
+                size, unit = (gb, "GB") if what == "bytes" else (1, "s")
+                expected, seen = (pair[key] / size for key in ("predicted", "measured"))
+                values = f"predicted {expected:.3g} {unit}, measured {seen:.3g} {unit}, ratio {expected / seen:.2f}"
+                print(f"check, {max(sizes):,} instances: {values}")
     return 0
 
 
