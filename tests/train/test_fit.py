@@ -15,6 +15,7 @@ from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.distances import Lengths, start_of, with_scale, with_start
 from dasmil.train.feed import Feed
 from dasmil.train.metrics import score
+from dasmil.train.replicas import Replicas
 from dasmil.types import Bag
 
 FAST = {"epochs": 2, "model_options": {"hidden": 4}, "restarts": 0}
@@ -144,6 +145,25 @@ def test_the_start_with_the_lowest_training_loss_goes_on_alone():
     assert early[0].attempts[0].rivals[0]["epoch"] == 1
     given = dasmil.fit("das-mil", toy_bags(12), epochs=1, starts=3, restarts=0, model_options={"theta_init": 0.4})
     assert given[0].attempts[0].rivals == []  # a length that the user gave is not searched for
+
+
+def test_starts_compete_on_parts_of_large_bags_and_the_chosen_one_sees_all(monkeypatch):
+    seen = []
+    call = Replicas.forward_all, Replicas.forward_one
+    monkeypatch.setattr(Replicas, "forward_all", lambda s, x, *a: seen.append(x.shape[:2]) or call[0](s, x, *a))
+    monkeypatch.setattr(
+        Replicas, "forward_one", lambda s, r, x, *a: seen.append((1, x.shape[-2])) or call[1](s, r, x, *a)
+    )
+    bags = toy_bags(4, sizes=(20,))
+    run = dasmil.fit(
+        "das-mil", bags, epochs=2, starts=3, starts_share=0.5, starts_until=1e-9, starts_instances=8, restarts=0
+    )[0]
+    assert seen[:4] == [(3, 8)] * 4  # three starts at once, eight of twenty instances
+    assert set(seen[4:]) == {(1, 20)}
+    again = dasmil.fit(
+        "das-mil", bags, epochs=2, starts=3, starts_share=0.5, starts_until=1e-9, starts_instances=8, restarts=0
+    )[0]
+    assert torch.equal(flat(run), flat(again))
 
 
 def test_a_chosen_start_trains_as_it_would_alone():

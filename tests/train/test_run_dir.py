@@ -254,6 +254,7 @@ def test_summary_over_folds(tmp_path):
     low, high = summary["splits"]["test"]["interval"]["auroc"]
     assert low < np.mean(values) < high
     assert summary["splits"]["test"]["n"] == 30
+    assert sum(row["n"] for row in summary["splits"]["test"]["calibration"]) == 30
     stored = StoredRun.read(tmp_path)
     assert len(stored.model_files()) == 6
     assert len(predict_run(stored, toy_bags(4, prefix="new"))) == 4

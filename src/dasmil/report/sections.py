@@ -10,6 +10,7 @@ import numpy as np
 from dasmil.report import figures
 from dasmil.report.figures import Score
 from dasmil.report.page import BagRow, BagTable, Cell, Column, Folded, Headline, Section, Table, picture
+from dasmil.report.pictures import roc_curves
 from dasmil.report.run import Run
 from dasmil.report.words import METRIC_NAMES, decimal, interval_text, plural, protocol_text
 
@@ -57,7 +58,7 @@ def score_note(run: Run) -> str:
 
 
 def folds_section(run: Run, split: str) -> Section | None:
-    """Scores of each fold; None without folds."""
+    """Scores and ROC curve of each fold; None without folds."""
     if not run.folds:
         return None
     rows = []
@@ -71,8 +72,17 @@ def folds_section(run: Run, split: str) -> Section | None:
                               [s["auroc"] for s in scored["per_seed"] if s.get("auroc") is not None]))  # fmt: skip
     if not rows:
         return None
-    return Section("Folds", pictures=[picture(figures.scores(rows, "AUROC"), "Scores of the folds",
-                                              "Mean over seeds with its 95 % interval; rings are seeds.")])  # fmt: skip
+    pictures = [
+        picture(
+            figures.scores(rows, "AUROC"),
+            "Scores of the folds",
+            "Mean over seeds with its 95 % interval; rings are seeds.",
+        )
+    ]
+    for fold in run.folds if run.classes == 2 else []:
+        if split in fold.summary["splits"] and (curves := roc_curves(fold, split, name=fold.path.name)):
+            pictures.append(picture(figures.roc(curves), f"ROC curve, {fold.path.name}", "With its 95 % band."))
+    return Section("Folds", pictures=pictures)
 
 
 def bags_section(run: Run, extra: str = "") -> Section:

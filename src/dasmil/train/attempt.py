@@ -17,7 +17,7 @@ from dasmil.train.augment import jitter_digits
 from dasmil.train.config import TrainingConfig
 from dasmil.train.defaults import reading_weights
 from dasmil.train.evaluate import bag_logits, mean_losses, probabilities
-from dasmil.train.feed import Feed
+from dasmil.train.feed import Feed, Step
 from dasmil.train.loss import BagLoss
 from dasmil.train.metrics import score
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
@@ -159,12 +159,33 @@ class Attempt:
         replicas, limit = self.replicas, self.config.stacked_instances
         if replicas.runs == 1:
             return False, ""
-        largest = int(self.train.facts.sizes.max()) * replicas.runs
+        largest = self._seen(int(self.train.facts.sizes.max())) * replicas.runs
         if not replicas.model.stackable:
             return False, f"{replicas.model.name} cannot be stacked"
         if largest > limit:
             return False, f"{largest:,} instances in the largest step, more than {limit:,}"
         return True, ""
+
+    @property
+    def choosing(self) -> bool:
+        """Whether a run still has several starts."""
+        return len(set(self.owners)) < len(self.owners)
+
+    def _seen(self, n: int) -> int:
+        """How many instances of a bag of n a training step sees."""
+        return min(n, self.config.starts_instances) if self.choosing else n
+
+    def _part(self, step: Step) -> Step:
+        """The step as it is trained on: while starts compete, a random part of a large bag.
+
+        That costs little, and what a start learns from other parts each time is not the bag by heart.
+        """
+        n = step.coords.shape[1]
+        if self._seen(n) == n:
+            return step
+        index = torch.randperm(n)[: self._seen(n)].to(step.coords.device)
+        section = None if step.section is None else step.section.index_select(1, index)
+        return Step(step.bags, step.features.index_select(1, index), step.coords.index_select(1, index), section)
 
     def _one_epoch(self, epoch: int) -> list[Row]:
         config, replicas = self.config, self.replicas
@@ -178,7 +199,7 @@ class Attempt:
         total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)
         losses, logits, bags = [], [], []
         gradient: Tensor | None = None
-        for index, step in enumerate(self.train.epoch(rngs)):
+        for index, step in enumerate(map(self._part, self.train.epoch(rngs))):
             features = jitter_digits(step.features) if config.augment == "digits" else step.features
             labels = self.labels[torch.from_numpy(step.bags).to(self.device)]
             logit, loss, new = self._gradient(features, step.coords, step.section, labels)

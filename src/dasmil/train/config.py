@@ -55,6 +55,9 @@ class TrainingConfig(BaseModel):
     starts_until: float = Field(
         0.6, gt=0, description="a start whose training loss falls below this share of a constant guess is taken at once"
     )
+    starts_instances: int = Field(
+        500, ge=2, description="while starts compete, larger bags are given as random parts of this size, drawn anew"
+    )
     restarts: int = Field(
         2, ge=0, description="further attempts, from other starts, of a run with learned distances that did not fit"
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.errors import DataError
-from dasmil.train.metrics import METRICS, mean_interval
+from dasmil.train.metrics import METRICS, calibration_curve, mean_interval
 from dasmil.train.run_dir import read_json, write_json
 
 
@@ -31,6 +31,11 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
             "mean": {m: float(np.nanmean(v)) for m, v in values.items()},
             "std": {m: float(np.nanstd(v, ddof=1)) for m, v in values.items()},
             "interval": mean_interval([(y, p, t) for (y, p), t in zip(predictions, thresholds, strict=True)]),
+            # The folds' bags together, each with the mean probability of the seeds of its fold.
+            "calibration": calibration_curve(
+                np.concatenate([y for y, _ in predictions]),
+                np.concatenate([np.mean(p, axis=0) for _, p in predictions]),
+            ),
         }
     summary = {
         "folds": folds,

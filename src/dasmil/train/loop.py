@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,8 +91,7 @@ class Training:
             self._choose(attempt, last=attempt.epoch >= self.config.starts_share * self.config.epochs)
             self._save(attempt.owners, number, attempt)
             if self.on_epoch:
-                share = len(attempt.owners) / trained  # the epochs to come train the starts that are left
-                left = (self.config.epochs - attempt.epoch) * seconds * share
+                left = seconds * self._epochs_left(attempt) / trained
                 latest = [state.history[-1] for state in attempt.states]
                 seeds = [spec.seed for spec in attempt.specs]
                 several = max(attempt.owners.count(row) for row in attempt.owners)
@@ -102,6 +102,14 @@ class Training:
         attempt.run(after_epoch)
         self._choose(attempt, last=True)
         self._finish(attempt, number)
+
+    def _epochs_left(self, attempt: Attempt) -> float:
+        """Epochs to come, summed over replicas, when all starts that are left train as long as they may."""
+        epochs, runs = self.config.epochs, len(set(attempt.owners))
+        choosing = 0
+        if len(attempt.owners) > runs:
+            choosing = max(0, math.ceil(self.config.starts_share * epochs) - attempt.epoch)
+        return choosing * len(attempt.owners) + (epochs - attempt.epoch - choosing) * runs
 
     def _choose(self, attempt: Attempt, *, last: bool) -> None:
         """Keep the start of a run with the lowest training loss, once it has clearly learned or time is up."""

@@ -24,7 +24,8 @@ PROBE_BAGS = 2
 SMALLEST_PROBE = 256
 LARGEST_PROBE = 8192
 WARM_UP = 512
-QUADRATIC_FROM = 3.0  # growth of the memory from half the largest probe to the largest: 2 = linear, 4 = quadratic
+CHEAP_SECONDS = 0.25  # a largest probe that takes less is followed by one nearer to the largest bag
+QUADRATIC_FROM = 1.6  # power of n with which the memory of the two largest probes grows: 1 = linear, 2 = quadratic
 
 
 @dataclass(frozen=True)
@@ -101,20 +102,26 @@ def make_plan(
     top = min(max(max(sizes), SMALLEST_PROBE * 4), LARGEST_PROBE)
     chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
     probes: list[Measured] = []
-    for number, n in enumerate(chosen):
+
+    def probe(n: int) -> None:
         if on_probe:
-            on_probe(number, len(chosen))
+            on_probe(len(probes), len(chosen))
         probes.append(
             measure(
                 model, n, in_features, seeds=seeds, settings=settings, options=options, preset=preset, threads=threads
             )
         )
+
+    for n in chosen:
+        probe(n)
+    if max(sizes) > top and probes[-1].seconds_per_bag < CHEAP_SECONDS:
+        probe(min(max(sizes), 4 * top))
     # Processor time, because the clock on the wall also counts what others do on this machine.
     cores = max(1.0, *(p.cores for p in probes))
     seconds = _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes])
     # Memory that does not clearly grow with n^2 is extended as a line: one noisy probe would bend a curve far off.
-    grows = probes[-1].step_bytes / max(1, probes[-2].step_bytes)
-    powers = 3 if grows > QUADRATIC_FROM else 2
+    growth = max(1, probes[-1].step_bytes) / max(1, probes[-2].step_bytes)
+    powers = 3 if math.log(growth) > QUADRATIC_FROM * math.log(probes[-1].n / probes[-2].n) else 2
     memory = _extend([p.n for p in probes], [p.step_bytes for p in probes], powers)
     config = _config(model, in_features, len(sizes), settings or {})
     starts = config.starts if "theta_init" in MODELS[model].options() and "theta_init" not in (options or {}) else 1
