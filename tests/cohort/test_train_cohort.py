@@ -42,6 +42,11 @@ def test_split_train_evaluate_predict(made: Path, tmp_path: Path, capsys: pytest
     run("evaluate", out)
     assert "evaluation number 2" in capsys.readouterr().err
     assert f"{len(held)} bags, opened 2 times" in (out / "report.html").read_text()
+    assert read(out / "summary.json")["splits"]["test"] == answer["splits"]["test"]  # the report shows it
+    assert f"Measured on test: {len(held)} bags" in (out / "report.html").read_text()
+    scored = list(csv.DictReader((out / "seed-1" / "predictions.csv").open()))
+    assert [row["bag_id"] for row in scored if row["split"] == "test"] == held  # once, though evaluated twice
+    assert len(scored) == 30
 
     assert run("predict", out, "--bags", made / "bags", "-o", tmp_path / "p.csv") == 0
     rows = list(csv.DictReader((tmp_path / "p.csv").open()))

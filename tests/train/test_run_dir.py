@@ -18,7 +18,9 @@ from safetensors.torch import load_file
 from toy import toy_bags
 
 import dasmil
+from dasmil.cli.training_display import print_summary
 from dasmil.errors import DataError, InputError
+from dasmil.report import write_report
 from dasmil.train import run_dir as run_dir_module
 from dasmil.train.apply import evaluate_run, predict_run
 from dasmil.train.folds import write_fold_summary
@@ -259,6 +261,28 @@ def test_summary_over_folds(tmp_path):
     assert len(stored.model_files()) == 6
     assert len(predict_run(stored, toy_bags(4, prefix="new"))) == 4
     assert evaluate_run(stored, {"new": toy_bags(6, prefix="new")})["splits"]["new"]["n"] == 6
+
+
+def test_a_run_that_learned_by_heart_is_named(tmp_path, capsys):
+    def bags(count: int, prefix: str, tells: float) -> list[dasmil.Bag]:
+        """Every bag is one point; its first feature tells the label, unless ``tells`` is 0."""
+        rng = np.random.default_rng(len(prefix))
+        features = rng.standard_normal((count, 1, 40)).astype(np.float32)
+        features[1::2, 0, 0] += tells
+        place = np.zeros((1, 2), np.float32)
+        return [dasmil.Bag(features[i], place, "um", f"{prefix}/{i}", label=i % 2) for i in range(count)]
+
+    for name, tells, expected in (("noise", 0.0, [0, 1]), ("signal", 9.0, [])):
+        out = tmp_path / name
+        settings = {"epochs": 60, "lr": 0.01, "seeds": 2, "out": out}
+        runs = dasmil.fit("max-pool", bags(16, "train", tells), bags(30, "val", tells), **settings)
+        assert all(run.fitted for run in runs)
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["chance_seeds"] == expected
+        write_report(out)
+        assert ("learned by heart" in (out / "report.html").read_text()) == bool(expected)
+        print_summary(summary)
+        assert ("chance on the validation bags: seed 0, seed 1" in capsys.readouterr().out) == bool(expected)
 
 
 def test_tensorboard_events_hold_the_curve(tmp_path):

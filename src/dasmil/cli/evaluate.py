@@ -25,6 +25,8 @@ def evaluate(
 ) -> int:
     """Score every seed of a run and their ensemble on labelled bags; thresholds are those chosen in training.
 
+    The run's own locked test set then also stands in its report, unless the run is a cross-validation.
+
     Example: dasmil evaluate runs/collage --split test-large
 
     Parameters
@@ -51,6 +53,7 @@ def evaluate(
     from dasmil.cli.sources import labelled_bags, run_splits
     from dasmil.cli.training_display import print_summary
     from dasmil.errors import InputError
+    from dasmil.report import write_report
     from dasmil.train.apply import evaluate_run
     from dasmil.train.run_dir import StoredRun
 
@@ -63,7 +66,10 @@ def evaluate(
         sets = {"bags": labelled_bags(bags, labels, stored.config, mpp=mpp, tile_um=tile_um, scale_table=scale_table)}
     else:
         sets = run_splits(stored.config, split, mnist_dir, run)
-    summary = evaluate_run(stored, sets)
+    own = bags is None and "cohort" in stored.config["data"]
+    summary = evaluate_run(stored, sets, keep=own)
+    if own:
+        write_report(run)
     if json:
         import json as json_module
 

@@ -87,10 +87,18 @@ def print_summary(summary: dict[str, Any]) -> None:
         console.print("Sensitivity and specificity at thresholds chosen on the validation bags.")
     else:
         console.print("Sensitivity and specificity at 0.5.")
-    stuck = summary["stuck_seeds"]
-    if stuck:
-        names = [f"seed {name}" if isinstance(name, int) else name for name in stuck]
-        console.print(f"Did not fit the training bags: {', '.join(names)} (counted above; see status.json).")
+    if summary["stuck_seeds"]:
+        names = _seed_names(summary["stuck_seeds"])
+        console.print(f"Did not fit the training bags: {names} (counted above; see status.json).")
+    if summary.get("chance_seeds"):
+        console.print(
+            f"Fitted the training bags, but not told from chance on the validation bags: "
+            f"{_seed_names(summary['chance_seeds'])} (learned by heart, or too few validation bags)."
+        )
+
+
+def _seed_names(seeds: list[int | str]) -> str:
+    return ", ".join(f"seed {name}" if isinstance(name, int) else name for name in seeds)
 
 
 def _cell(scores: dict[str, Any], metric: str) -> str:

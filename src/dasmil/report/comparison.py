@@ -15,7 +15,16 @@ from dasmil.report.pictures import confusion_picture, distance_pictures, learnin
 from dasmil.report.run import Run, read_run
 from dasmil.report.sections import bags_section, data_section, headline
 from dasmil.report.style import ACCENT, COLOURS, GREY, ORANGE
-from dasmil.report.words import METRIC_NAMES, decimal, display_name, interval_text, plural, seeds_text, stuck_notice
+from dasmil.report.words import (
+    METRIC_NAMES,
+    chance_notice,
+    decimal,
+    display_name,
+    interval_text,
+    plural,
+    seeds_text,
+    stuck_notice,
+)
 
 RUN_COLOURS = (ACCENT, GREY, ORANGE)
 SHOWN = ("balanced_accuracy", "auroc")
@@ -79,7 +88,10 @@ def comparison_page(
         lead=lead,
         headlines=[_headline(run, split, colour) for run, colour in coloured],
         remarks=[*remarks, measured],
-        notices=[f"{display_name(run.model)}: {text}" for run in runs if (text := stuck_notice(run))],
+        notices=[
+            f"{display_name(run.model)}: {text}"
+            for run in runs for text in (stuck_notice(run), chance_notice(run)) if text
+        ],
         sections=[
             Section(f"What {display_name(first.model)} uses", text=_explanation(truth), pictures=explaining),
             Section("Scores", tables=[_scores(coloured, split, paper)], pictures=_dots(coloured, split, paper)),

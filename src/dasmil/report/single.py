@@ -21,7 +21,7 @@ from dasmil.report.sections import (
     scores_table,
 )
 from dasmil.report.style import ACCENT
-from dasmil.report.words import display_name, plural, seeds_text, stuck_notice
+from dasmil.report.words import chance_notice, display_name, plural, seeds_text, stuck_notice
 
 
 def run_page(run: Run) -> Page:
@@ -49,7 +49,11 @@ def run_page(run: Run) -> Page:
         lead=lead_sentence(run),
         headlines=[headline(run, split, "auroc"), headline(run, split, "balanced_accuracy")],
         remarks=[result_remark(run, split)],
-        notices=[text[0].upper() + text[1:] for text in (stuck_notice(run), no_test_notice(split)) if text],
+        notices=[
+            text[0].upper() + text[1:]
+            for text in (stuck_notice(run), chance_notice(run), no_test_notice(split))
+            if text
+        ],
         sections=[
             section for section in sections if section.pictures or section.tables or section.bags or section.folded
         ],

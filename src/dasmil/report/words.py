@@ -67,6 +67,19 @@ def stuck_notice(run: Run) -> str | None:
     )
 
 
+def chance_notice(run: Run) -> str | None:
+    """A sentence about runs that fitted their training bags and are no better than chance on others, or None."""
+    found = run.summary.get("chance_seeds")
+    if not found:
+        return None
+    names = ", ".join(f"seed {name}" if isinstance(name, int) else str(name) for name in found)
+    return (
+        f"{len(found)} of {plural(len(run.all_seeds), 'run')} fitted the training bags, but their AUROC on the "
+        f"validation bags cannot be told from chance ({names}): the training bags were learned by heart, or there are "
+        "too few validation bags to say."
+    )
+
+
 def protocol_text(run: Run) -> list[str]:
     """How training went and which weights are reported, in words."""
     training = run.config["training"]

@@ -14,6 +14,7 @@ from dasmil.models.base import MILModel
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.metrics import summarise
+from dasmil.train.results import add_scored, prediction_rows
 from dasmil.train.run_dir import StoredRun, read_json
 from dasmil.types import Bag
 
@@ -45,8 +46,12 @@ def predict_run(run: StoredRun, bags: Sequence[Bag]) -> list[dict[str, Any]]:
     return rows
 
 
-def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]]) -> dict[str, Any]:
-    """Scores of a run's models on labelled sets, in the layout of summary.json; thresholds as chosen in training."""
+def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]], *, keep: bool = False) -> dict[str, Any]:
+    """Scores of a run's models on labelled sets, in the layout of summary.json; thresholds as chosen in training.
+
+    keep: also put scores and predictions into the run directory (not of a cross-validation, whose folds have their
+    own sets of that name).
+    """
     models = load_models(run)
     summary = read_json(run.path / "summary.json")
     threshold = summary["threshold"]
@@ -55,12 +60,17 @@ def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]]) -> dict[str,
         parts = [read_json(folder / "summary.json")["threshold"] for folder in run.folders]
         thresholds = [value for part in parts for value in part["per_seed"]]
         threshold = {"ensemble": float(np.mean([part["ensemble"] for part in parts])), **threshold}
-    splits = {}
+    splits, rows = {}, [[] for _ in models]
     for name, bags in sets.items():
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name)
         _check_fits(models[0], feed.facts)
-        scored = probabilities(model_logits(models, feed), models[0].n_classes)
+        logits = model_logits(models, feed)
+        scored = probabilities(logits, models[0].n_classes)
         splits[name] = summarise(feed.facts.labels, list(scored), thresholds, ensemble_threshold=threshold["ensemble"])
+        for part, values in zip(rows, logits, strict=True):
+            part += prediction_rows(name, feed, values, models[0].n_classes)
+    if keep and run.folders == (run.path,):
+        add_scored(run, splits, rows)
     return {
         "splits": splits,
         "threshold": threshold,

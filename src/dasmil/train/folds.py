@@ -41,7 +41,10 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
         "folds": folds,
         "splits": splits,
         "seeds": summaries[0]["seeds"],
-        "stuck_seeds": [f"fold {k} seed {seed}" for k, s in enumerate(summaries) for seed in s["stuck_seeds"]],
+        **{
+            name: [f"fold {k} seed {seed}" for k, s in enumerate(summaries) for seed in s[name]]
+            for name in ("stuck_seeds", "chance_seeds")
+        },
         "selection": summaries[0]["selection"],
         "threshold": {"chosen_on": summaries[0]["threshold"]["chosen_on"]},
     }

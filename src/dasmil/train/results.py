@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Feed
 from dasmil.train.metrics import choose_threshold, summarise
-from dasmil.train.run_dir import RunDirectory, replacing, write_csv, write_json
+from dasmil.train.run_dir import RunDirectory, StoredRun, read_json, replacing, write_csv, write_json
 
 if TYPE_CHECKING:
     from dasmil.train.fit import TrainedRun
@@ -32,6 +33,7 @@ def write_results(
         write_json(folder / "status.json", _status(run))
     summary = summarise_sets(sets, logits, classes)
     summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
+    summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
     summary["selection"] = run_dir.config["training"]["selection"]
     summary["seeds"] = [run.seed for run in runs]
     write_json(run_dir.path / "data.json", data)
@@ -53,6 +55,32 @@ def summarise_sets(sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.flo
         for name, feed in sets.items()
     }
     return {"splits": splits, "threshold": {"per_seed": thresholds, "ensemble": together, "chosen_on": origin}}
+
+
+def _at_chance(
+    runs: Sequence[TrainedRun], sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.float64]], classes: int
+) -> list[int]:
+    """Seeds that fitted their training bags, but whose AUROC on validation bags has an interval that reaches 0.5."""
+    if "val" not in sets:
+        return []
+    labels = sets["val"].facts.labels
+    found = []
+    for run, probability in zip(runs, probabilities(logits["val"], classes), strict=True):
+        low, _ = summarise(labels, [probability], [0.5])["interval"]["auroc"]
+        if run.fitted and low <= 0.5:
+            found.append(run.seed)
+    return found
+
+
+def add_scored(run: StoredRun, splits: Mapping[str, Any], rows: Sequence[list[dict[str, Any]]]) -> None:
+    """Put sets that were scored after training into a run: summary.json, and rows of each seed's predictions.csv."""
+    for seed, new in zip(run.seeds, rows, strict=True):
+        file = run.path / f"seed-{seed}" / "predictions.csv"
+        with file.open(newline="", encoding="utf-8") as handle:
+            known = [row for row in csv.DictReader(handle) if row["split"] not in splits]
+        write_csv(file, [*known, *new])
+    summary = read_json(run.path / "summary.json")
+    write_json(run.path / "summary.json", {**summary, "splits": {**summary["splits"], **splits}})
 
 
 def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes: int) -> list[dict[str, Any]]:
