@@ -130,7 +130,7 @@ def test_stuck_runs_start_again_from_another_length_and_the_best_training_loss_w
 def test_the_start_with_the_lowest_training_loss_goes_on_alone():
     seen = []
     runs = dasmil.fit(
-        "das-mil", toy_bags(12), seeds=2, epochs=4, starts=3, starts_share=0.5, starts_until=1e-9, restarts=0,
+        "das-mil", toy_bags(12), seeds=2, epochs=4, lr=1e-3, starts=3, starts_share=0.5, starts_until=1e-9, restarts=0,
         on_epoch=lambda p: seen.append((p.starts, list(p.rows))),
     )  # fmt: skip
     assert [starts for starts, _ in seen] == [3, 1, 1, 1]  # two of four epochs, chosen at the end of the second
@@ -138,7 +138,11 @@ def test_the_start_with_the_lowest_training_loss_goes_on_alone():
     for run in runs:
         chosen, rivals = run.attempts[0], run.attempts[0].rivals
         assert {chosen.start, *(r["start"] for r in rivals)} == {0, 1, 2}
-        assert len({chosen.options["theta_init"], *(r["theta_init"] for r in rivals)}) == 3
+        start = {chosen.start: (chosen.options["theta_init"], run.history[0]["lr"])}
+        start |= {r["start"]: (r["theta_init"], r["lr"]) for r in rivals}
+        assert start[0][0] == start[1][0] != start[2][0]  # two starts of one length, with two learning rates
+        assert [start[k][1] for k in range(3)] == pytest.approx([1e-3, 2e-3, 1e-3])
+        assert run.lr == pytest.approx(start[chosen.start][1])
         assert all(run.history[1]["train_loss"] <= r["train_loss"] and r["epoch"] == 2 for r in rivals)
         assert len(run.history) == 4
     early = dasmil.fit("das-mil", toy_bags(12), epochs=3, starts=3, starts_until=100.0, starts_share=1.0, restarts=0)

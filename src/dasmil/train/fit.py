@@ -20,7 +20,7 @@ from dasmil.train.defaults import default_options, default_settings, fit_to_feat
 from dasmil.train.distances import finds_length, with_scale, with_start
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.loop import Finished, Progress, RunSpec, Training, resolve_device
+from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, resolve_device
 from dasmil.train.results import write_results
 from dasmil.train.run_dir import RunDirectory
 from dasmil.types import Bag
@@ -99,10 +99,13 @@ def fit(
     options = _options(model_name, preset, options, train, classes)
     options, lengths = with_scale(model_name, options, train, from_data=config.distance_init == "data")
 
+    starts = config.starts if finds_length(options, lengths) else 1
+
     def make_model(seed: int, start: int) -> MILModel:
+        length = start if starts == 1 else start // len(START_RATES)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(np.random.SeedSequence([seed, start]).generate_state(1, np.uint64)[0]) >> 1)
-            model = create_model(model_name, **with_start(model_name, options, lengths, start))
+            model = create_model(model_name, **with_start(model_name, options, lengths, length))
         if config.feature_step != "common":
             fit_to_features(model, train.facts.feature_square)
         return model
@@ -119,7 +122,6 @@ def fit(
         sets = {"train": train.facts} | ({} if val is None else {"val": val.facts})
         store = RunDirectory.open(out, resolved, data_record(sets, data), resume=resume)
     listeners = _listeners(on_epoch, store, config)
-    starts = config.starts if finds_length(options, lengths) else 1
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
         training = Training(
             make_model, specs, train, val, config,
@@ -128,7 +130,8 @@ def fit(
         outcome = training.run()
     trained = [
         TrainedRun(
-            spec.seed, spec.lr, spec.weight_decay, model, attempts[0].history, attempts[0].fitted, attempts[0].reason,
+            spec.seed, spec.lr * START_RATES[attempts[0].start % len(START_RATES)] if starts > 1 else spec.lr,
+            spec.weight_decay, model, attempts[0].history, attempts[0].fitted, attempts[0].reason,
             attempts[0].train_loss, attempts[0].epoch, attempts,
         )
         for spec, (model, attempts) in zip(specs, outcome, strict=True)

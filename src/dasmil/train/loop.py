@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,10 @@ from dasmil.train.loss import BagLoss
 from dasmil.train.replicas import Replicas
 from dasmil.train.state import Finished, Progress, RunSpec, Store
 
-__all__ = ["Finished", "Progress", "RunSpec", "Training", "resolve_device"]
+__all__ = ["START_RATES", "Finished", "Progress", "RunSpec", "Training", "resolve_device"]
+
+START_RATES = (1.0, 2.0)
+"""Learning rates of the starts of one length, in units of the run's."""
 
 
 class Training:
@@ -77,7 +81,7 @@ class Training:
         starts = [number * self.starts + k for _ in rows for k in range(self.starts)]
         if saved and "flat" in saved[0]:
             owners, starts = saved[1]["rows"], saved[1]["starts"]
-        specs = [self.specs[row] for row in owners]
+        specs = [self._spec(row, start) for row, start in zip(owners, starts, strict=True)]
         models = [self.make_model(spec.seed, start) for spec, start in zip(specs, starts, strict=True)]
         attempt = Attempt(owners, starts, specs, models, self.train, self.val, self.config, self.loss, self.device)
         if attempt.why_not_stacked and number == 0:
@@ -103,6 +107,11 @@ class Training:
         self._choose(attempt, last=True)
         self._finish(attempt, number)
 
+    def _spec(self, row: int, start: int) -> RunSpec:
+        """Starts that compete differ in their learning rate as well: a faster one escapes from some plateaus only."""
+        spec = self.specs[row]
+        return spec if self.starts == 1 else replace(spec, lr=spec.lr * START_RATES[start % len(START_RATES)])
+
     def _epochs_left(self, attempt: Attempt) -> float:
         """Epochs to come, summed over replicas, when all starts that are left train as long as they may."""
         epochs, runs = self.config.epochs, len(set(attempt.owners))
@@ -123,7 +132,7 @@ class Training:
                 attempt.states[best].rivals = [
                     {
                         "start": attempt.starts[r], "epoch": attempt.epoch, "train_loss": losses[r],
-                        "theta_init": attempt.replicas.models[r].config.get("theta_init"),
+                        "theta_init": attempt.replicas.models[r].config.get("theta_init"), "lr": attempt.specs[r].lr,
                     }
                     for r in mine if r != best
                 ]  # fmt: skip

@@ -28,7 +28,7 @@ class RunState:
     best_epoch: int | None = None
     stopped_epoch: int | None = None
     rivals: list[dict[str, Any]] = field(default_factory=list)
-    """The starts that this one was preferred to: number, epoch, training loss and theta_init."""
+    """The starts that this one was preferred to: number, epoch, training loss, theta_init and learning rate."""
 
 
 @dataclass
