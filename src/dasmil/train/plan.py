@@ -56,16 +56,20 @@ class Plan:
     memory_coefficients: list[float]
     epochs: int
     starts: int
-    """Starts of a run that train at first, at most for ``starts_epochs``."""
+    """Starts of a run that train at first, at most for ``starts_epochs``, on parts of large bags."""
     starts_epochs: int
+    seconds_per_starts_epoch: float
 
     @property
     def seconds_in_all(self) -> tuple[float, float]:
         """From the first start that learns at once to the last epoch of choosing; without restarts."""
-        return (
-            self.seconds_per_epoch * (self.epochs + self.starts - 1),
-            self.seconds_per_epoch * (self.epochs + (self.starts - 1) * self.starts_epochs),
+        if self.starts == 1:
+            return self.seconds_per_epoch * self.epochs, self.seconds_per_epoch * self.epochs
+        first, last = (
+            choosing * self.seconds_per_starts_epoch + (self.epochs - choosing) * self.seconds_per_epoch
+            for choosing in (1, self.starts_epochs)
         )
+        return min(first, last), max(first, last)
 
     def seconds(self, n: float) -> float:
         """Predicted seconds of one step on a bag of n instances."""
@@ -126,14 +130,16 @@ def make_plan(
     config = _config(model, in_features, len(sizes), settings or {})
     starts = config.starts if "theta_init" in MODELS[model].options() and "theta_init" not in (options or {}) else 1
     starts = starts if config.distance_init == "data" else 1
-    together = starts if seeds * starts * max(sizes) <= config.stacked_instances else 1
+    parts = np.minimum(sizes, config.starts_instances)  # what competing starts see of the bags
+    together = starts if seeds * starts * int(parts.max()) <= config.stacked_instances else 1
     base = int(np.median([p.base_bytes for p in probes]))
     bag = 4 * (in_features + 2)
     kept_limit = config.memory_gb * 2**30
     total = bag * sum(sizes)
     # Small cohorts are kept in memory; of larger ones the bag in use, the next one, and the one being read.
     held = total if total <= kept_limit else 3 * bag * max(sizes)
-    peak = base + held + together * float(_terms([max(sizes)])[0] @ memory)
+    whole, part = (float(_terms([n])[0] @ memory) for n in (max(sizes), parts.max()))
+    peak = base + held + max(whole, together * part)
     plan = Plan(
         probes=probes,
         seconds_per_epoch=float((_terms(sizes) @ seconds).sum()),
@@ -146,6 +152,7 @@ def make_plan(
         epochs=config.epochs,
         starts=starts,
         starts_epochs=math.ceil(config.starts_share * config.epochs),
+        seconds_per_starts_epoch=starts * float((_terms(parts.tolist()) @ seconds).sum()),
     )
     return Plan(**{**vars(plan), "largest_bag": _largest(plan, base, bag)})
 
