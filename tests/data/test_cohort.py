@@ -42,7 +42,7 @@ def test_report_names_everything_that_did_not_match(tmp_path: Path) -> None:
     assert report.labels_without_slide == ["d"]
     assert report.empty_labels == ["e"]
     assert report.repeated_rows == ["a"]
-    assert report.lines()[0] == "2 slides of 1 patients; neg 1, pos 1"
+    assert report.lines()[0] == "2 slides of 1 patients; 1 of class neg, 1 of class pos"
     assert len(report.unmatched) == 4
     with pytest.raises(DataError, match="1 slides without a label: c; 1 labels without a slide: d"):
         load_cohort(tmp_path, labels, strict=True)

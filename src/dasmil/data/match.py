@@ -48,7 +48,7 @@ class CohortReport:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        counts = ", ".join(f"{name} {count}" for name, count in self.classes.items()) or "no labels"
+        counts = ", ".join(f"{count} of class {name}" for name, count in self.classes.items()) or "no labels"
         head = f"{self.n_slides} slides of {self.n_patients} patients; {counts}"
         if self.splits:
             head += "; " + ", ".join(f"{name} {count}" for name, count in self.splits.items())

@@ -132,7 +132,9 @@ def _scores(coloured: Sequence[tuple[Run, str]], split: str, paper: PaperValues)
         row: list[str | Cell] = [display_name(run.model)]
         for metric in SHOWN:
             scored = run.summary["splits"][split]
-            text = f"{decimal(scored['mean'].get(metric))} ± {decimal(scored['std'].get(metric))}"
+            text = decimal(scored["mean"].get(metric))
+            if len(run.all_seeds) > 1:
+                text += f" ± {decimal(scored['std'].get(metric))}"
             row.append(
                 Cell(text, interval_text(scored["interval"].get(metric)), _stands_out(run, coloured, split, metric))
             )
@@ -141,8 +143,8 @@ def _scores(coloured: Sequence[tuple[Run, str]], split: str, paper: PaperValues)
             row += [f"{known[m][0]:.3f} ± {known[m][1]:.3f}" if m in known else "–" for m in SHOWN]
         rows.append(row)
     note = (
-        "Mean ± standard deviation over seeds, below it the 95 % bootstrap interval over the bags; bold where the "
-        "interval lies above the others."
+        f"{'Mean ± standard deviation over seeds' if len(coloured[0][0].all_seeds) > 1 else 'One seed'}, below it the "
+        "95 % bootstrap interval over the bags; bold where the interval lies above the others."
     )
     if paper:
         note += (

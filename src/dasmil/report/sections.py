@@ -15,6 +15,11 @@ from dasmil.report.run import Run
 from dasmil.report.words import METRIC_NAMES, decimal, interval_text, plural, protocol_text
 
 MAX_BAG_ROWS = 5000
+FACTS = {
+    "name": "Data set", "protocol": "Protocol", "bags": "Bags", "split_seed": "Split seed", "slides": "Cohort",
+    "unmatched": "Not matched", "positions": "Positions", "test_set": "Test set", "fold": "Fold",
+}  # fmt: skip
+"""Titles of what data.json notes about the bags."""
 
 
 def headline(run: Run, split: str, metric: str) -> Headline:
@@ -131,14 +136,11 @@ def data_section(run: Run) -> Section:
         if isinstance(sizes, dict) and {"min", "median", "max"} <= set(sizes):
             text = f"{sizes['median']:g} ({sizes['min']:g}–{sizes['max']:g})"
         rows.append([name, f"{facts.get('bags', facts.get('n', 0)):,}", _by_class(run, facts), text])
-    names = {"name": "data set", "bags": "bags from", "split_seed": "split seed"}
-    known = [
-        f"{names.get(key, key)} {value}"
+    text = [
+        f"{FACTS.get(key, key)}: {value}."
         for key, value in run.data.items()
         if key != "fingerprint" and isinstance(value, (str, int, float))
     ]
-    listed = ", ".join(known)
-    text = [f"{listed[0].upper()}{listed[1:]}."] if known else []
     if run.data.get("fingerprint"):
         text.append(f"Fingerprint of the training and validation bags: {str(run.data['fingerprint'])[:16]}.")
     text += protocol_text(run)

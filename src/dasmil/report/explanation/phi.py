@@ -47,7 +47,8 @@ def phi_figure(
         for head in sorted({row["head"] for _, row in rows}):
             mine = [row["midpoint"] for _, row in rows if row["head"] == head]
             mean, sd = LearnedDistance.spread(mine)
-            text = f"{mean:.3g}{'' if sd is None else f' ± {sd:.2g}'} {unit}"
+            places = 0 if mean >= 100 else 1
+            text = f"{mean:,.{places}f}{'' if sd is None else f' ± {sd:,.{places}f}'} {unit}"
             if 0 <= mean <= reach:
                 axis.axvline(mean, color=LINE, linewidth=0.8, zorder=0)
             axis.annotate(f"head {head}: {text}" if several_heads else f"midpoint {text}", (0.98, 0.5 - 0.07 * head),
