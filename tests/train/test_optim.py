@@ -1,5 +1,7 @@
 """Optimisers on the flat tensor against torch.optim, in float64, run by run."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -16,7 +18,12 @@ def gradients(steps, shape):
 
 
 @pytest.mark.parametrize(
-    ("name", "theirs"), [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("radam", torch.optim.RAdam)]
+    ("name", "theirs"),
+    [
+        ("adamw", torch.optim.AdamW),
+        ("adam", torch.optim.Adam),
+        ("radam", partial(torch.optim.RAdam, decoupled_weight_decay=True)),
+    ],
 )
 def test_equals_torch_optim_for_every_run(name, theirs):
     start = torch.randn(3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
