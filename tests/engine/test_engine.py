@@ -294,3 +294,16 @@ def test_an_unreachable_ray_address_is_one_message(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     with pytest.raises(InputError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
         run_units(squares(tmp_path, 1), tmp_path, EngineOptions(engine="ray", ray_address="127.0.0.1:1"))
+
+
+def test_the_digest_of_the_code_covers_recipes_and_kernels(tmp_path):
+    seen = set()
+    for name in ("a.py", "recipe.toml", "kernel/k.cpp", "kernel/k.h"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+        seen.add(work_units.code_digest(tmp_path))
+        (tmp_path / name).write_text("2")
+        seen.add(work_units.code_digest(tmp_path))
+    assert len(seen) == 8
+    (tmp_path / "a.pyc").write_text("3")
+    assert work_units.code_digest(tmp_path) in seen

@@ -98,11 +98,10 @@ def open_session(out: Path, options: EngineOptions) -> Iterator[Session]:
 
 
 @functools.cache
-def code_digest() -> str:
+def code_digest(root: Path = Path(__file__).parent.parent) -> str:
     """Digest of the installed package's sources: a version number alone does not tell two checkouts apart."""
-    root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".toml", ".cpp", ".h")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
