@@ -297,13 +297,13 @@ def test_an_unreachable_ray_address_is_one_message(tmp_path: Path) -> None:
 
 
 def test_the_digest_of_the_code_covers_recipes_and_kernels(tmp_path):
-    seen = set()
-    for name in ("a.py", "recipe.toml", "kernel/k.cpp", "kernel/k.h"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("1")
-        seen.add(work_units.code_digest(tmp_path))
-        (tmp_path / name).write_text("2")
-        seen.add(work_units.code_digest(tmp_path))
-    assert len(seen) == 8
-    (tmp_path / "a.pyc").write_text("3")
-    assert work_units.code_digest(tmp_path) in seen
+    def digest(folder: str, **files: str) -> str:
+        (tmp_path / folder / "kernel").mkdir(parents=True)
+        for name, text in ({"py": "", "toml": "", "cpp": "", "h": "", "pyc": ""} | files).items():
+            (tmp_path / folder / "kernel" / f"file.{name}").write_text(text)
+        return work_units.code_digest(tmp_path / folder)
+
+    first = digest("a")
+    assert digest("b") == first
+    assert digest("c", pyc="other") == first
+    assert len({first, digest("d", py="x"), digest("e", toml="x"), digest("f", cpp="x"), digest("g", h="x")}) == 5
