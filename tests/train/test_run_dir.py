@@ -82,6 +82,7 @@ def test_files_hold_what_the_runs_say(finished):
         assert float(history[-1]["train_loss"]) == run.history[-1]["train_loss"]
         assert float(history[-1]["midpoint_0"]) == run.history[-1]["midpoint_0"]
         status = json.loads((folder / "status.json").read_text())
+        assert status["lr"] == run.lr
         assert (status["fitted"], status["train_loss"]) == (run.fitted, run.train_loss)
         predictions = rows(folder / "predictions.csv")
         assert [r["split"] for r in predictions] == ["train"] * 12 + ["val"] * 8 + ["test"] * 10

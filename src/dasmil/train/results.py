@@ -104,6 +104,7 @@ def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes
 def _status(run: TrainedRun) -> dict[str, Any]:
     return {
         "seed": run.seed,
+        "lr": run.lr,
         "fitted": run.fitted,
         "reason": run.reason,
         "train_loss": run.train_loss,
