@@ -71,6 +71,8 @@ def print_summary(summary: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from dasmil.report.words import seed_names
+
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     splits = summary["splits"]
     rounds = "folds" if "folds" in summary else "seeds"
@@ -88,17 +90,13 @@ def print_summary(summary: dict[str, Any]) -> None:
     else:
         console.print("Sensitivity and specificity at 0.5.")
     if summary["stuck_seeds"]:
-        names = _seed_names(summary["stuck_seeds"])
+        names = seed_names(summary["stuck_seeds"])
         console.print(f"Did not fit the training bags: {names} (counted above; see status.json).")
     if summary.get("chance_seeds"):
         console.print(
             f"Fitted the training bags, but not told from chance on the validation bags: "
-            f"{_seed_names(summary['chance_seeds'])} (learned by heart, or too few validation bags)."
+            f"{seed_names(summary['chance_seeds'])} (learned by heart, or too few validation bags)."
         )
-
-
-def _seed_names(seeds: list[int | str]) -> str:
-    return ", ".join(f"seed {name}" if isinstance(name, int) else name for name in seeds)
 
 
 def _cell(scores: dict[str, Any], metric: str) -> str:

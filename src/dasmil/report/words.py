@@ -67,16 +67,20 @@ def stuck_notice(run: Run) -> str | None:
     )
 
 
+def seed_names(seeds: Sequence[int | str]) -> str:
+    """Seeds of a summary: "seed 0, seed 2", or "fold 1 seed 0" as a cross-validation writes them."""
+    return ", ".join(f"seed {name}" if isinstance(name, int) else name for name in seeds)
+
+
 def chance_notice(run: Run) -> str | None:
     """A sentence about runs that fitted their training bags and are no better than chance on others, or None."""
     found = run.summary.get("chance_seeds")
     if not found:
         return None
-    names = ", ".join(f"seed {name}" if isinstance(name, int) else str(name) for name in found)
     return (
         f"{len(found)} of {plural(len(run.all_seeds), 'run')} fitted the training bags, but their AUROC on the "
-        f"validation bags cannot be told from chance ({names}): the training bags were learned by heart, or there are "
-        "too few validation bags to say."
+        f"validation bags cannot be told from chance ({seed_names(found)}): the training bags were learned by heart, "
+        "or there are too few validation bags to say."
     )
 
 

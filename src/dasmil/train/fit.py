@@ -20,7 +20,7 @@ from dasmil.train.defaults import default_options, default_settings, fit_to_feat
 from dasmil.train.distances import finds_length, with_scale, with_start
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, resolve_device
+from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, resolve_device, start_rate
 from dasmil.train.results import write_results
 from dasmil.train.run_dir import RunDirectory
 from dasmil.types import Bag
@@ -130,8 +130,8 @@ def fit(
         outcome = training.run()
     trained = [
         TrainedRun(
-            spec.seed, spec.lr * START_RATES[attempts[0].start % len(START_RATES)] if starts > 1 else spec.lr,
-            spec.weight_decay, model, attempts[0].history, attempts[0].fitted, attempts[0].reason,
+            spec.seed, spec.lr * start_rate(attempts[0].start, starts), spec.weight_decay, model,
+            attempts[0].history, attempts[0].fitted, attempts[0].reason,
             attempts[0].train_loss, attempts[0].epoch, attempts,
         )
         for spec, (model, attempts) in zip(specs, outcome, strict=True)

@@ -20,10 +20,15 @@ from dasmil.train.loss import BagLoss
 from dasmil.train.replicas import Replicas
 from dasmil.train.state import Finished, Progress, RunSpec, Store
 
-__all__ = ["START_RATES", "Finished", "Progress", "RunSpec", "Training", "resolve_device"]
+__all__ = ["START_RATES", "Finished", "Progress", "RunSpec", "Training", "resolve_device", "start_rate"]
 
 START_RATES = (1.0, 2.0)
 """Learning rates of the starts of one length, in units of the run's."""
+
+
+def start_rate(start: int, starts: int) -> float:
+    """Learning rate of a start in units of the run's: a faster one escapes from some plateaus only."""
+    return START_RATES[start % len(START_RATES)] if starts > 1 else 1.0
 
 
 class Training:
@@ -108,9 +113,9 @@ class Training:
         self._finish(attempt, number)
 
     def _spec(self, row: int, start: int) -> RunSpec:
-        """Starts that compete differ in their learning rate as well: a faster one escapes from some plateaus only."""
+        """What a start trains with: starts that compete differ in their learning rate as well."""
         spec = self.specs[row]
-        return spec if self.starts == 1 else replace(spec, lr=spec.lr * START_RATES[start % len(START_RATES)])
+        return replace(spec, lr=spec.lr * start_rate(start, self.starts))
 
     def _epochs_left(self, attempt: Attempt) -> float:
         """Epochs to come, summed over replicas, when all starts that are left train as long as they may."""
