@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,4 +49,13 @@ def test_a_mistyped_verb_is_wrong_use_with_a_suggestion() -> None:
     result = dasmil("benhc")
     assert result.returncode == 2
     assert "bench" in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_path_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "s.png").write_text("x")
+    result = dasmil("extract", str(tmp_path / "s.png"), "-o", str(tmp_path / "file" / "bags"), "--encoder", "null")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path / 'file' / 'bags'}: Not a directory; check")
     assert "Traceback" not in result.stderr

@@ -126,6 +126,18 @@ def test_one_bad_slide_does_not_stop_the_rest(folder, tmp_path):
     assert (tmp_path / "out" / "qc" / "a.jpg").is_file()
 
 
+def test_the_contact_sheet_shows_what_earlier_calls_put_into_the_folder(folder, tmp_path):
+    extract([folder / "slides" / "a.tif"], tmp_path / "out", CONFIG)
+    extract([folder / "slides" / "b.tif"], tmp_path / "out", CONFIG)
+    tiles = sum(len(read_bag(tmp_path / "out" / f"{name}.h5")) for name in "ab")
+    page = (tmp_path / "out" / "qc" / "index.html").read_text()
+    assert f"2 slides, {tiles:,} tiles" in page
+    assert 'src="a.jpg"' in page
+    (tmp_path / "out" / "a.h5").unlink()  # training would not see it either
+    extract([folder / "slides" / "b.tif"], tmp_path / "out", CONFIG)
+    assert 'src="a.jpg"' not in (tmp_path / "out" / "qc" / "index.html").read_text()
+
+
 def test_names_with_marks_are_safe_on_the_contact_sheet(made_slide, tmp_path):
     made_slide("s/<b>&#1 50%.tif", mpp=1.0, factors=(1,))
     extract([tmp_path / "s"], tmp_path / "out", CONFIG)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import h5py
@@ -12,6 +13,7 @@ from dasmil.data.store import read_bag, read_bag_info
 from dasmil.errors import InputError
 from dasmil.wsi import qc
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig, config_hash
+from dasmil.wsi.finished import replacing
 from dasmil.wsi.locks import file_lock
 from dasmil.wsi.pipeline import extract_slide, make_encoder
 from dasmil.wsi.reader import Slide
@@ -293,8 +295,53 @@ def test_encoders_by_function_or_name():
         ({"stain": "makenko"}, "Did you mean 'macenko'"),
         ({"format": "stam"}, "Did you mean 'stamp'"),
         ({"mpp": 50}, "mpp is 50"),
+        ({"tile_um": float("inf")}, "tile_um is inf"),
     ],
 )
 def test_impossible_settings_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         ExtractConfig(**options)
+
+
+@pytest.mark.parametrize("name", ["mask_um", "close_um", "min_area_mm2", "max_hole_mm2", "sharpness", "fraction"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_tissue_settings_that_are_no_numbers_are_refused(name, value):
+    with pytest.raises(InputError, match=f"{name} is"):
+        TissueConfig(**{name: value})
+
+
+@pytest.mark.parametrize("by_tifffile", [True, False])
+def test_damaged_pixels_are_a_fault_of_the_file_and_not_tried_again(real_slide, tmp_path, by_tifffile, monkeypatch):
+    content = bytearray(real_slide.read_bytes())
+    content[600_000:900_000] = np.random.default_rng(0).bytes(300_000)
+    (tmp_path / "hurt.svs").write_bytes(content)
+    if not by_tifffile:  # OpenSlide alone
+        monkeypatch.setattr("dasmil.wsi.tiff_source.TiffSource", None)
+    # raise_unexpected: only what is known to be wrong with the slide becomes a result.
+    result = extract_slide(tmp_path / "hurt.svs", tmp_path / "bags", SMALL, raise_unexpected=True)
+    assert result.status == "failed"
+    assert "cannot be decoded" in (result.reason or "")
+    assert "copy it again" in (result.reason or "")
+
+
+@pytest.mark.parametrize("format", ["dasmil", "stamp"])
+def test_bags_made_without_pictures_are_counted_when_skipped(made_slide, tmp_path, format):
+    config = dataclasses.replace(SMALL, format=format, encoder=colour, dtype="float16")
+    first = extract_slide(made_slide(), tmp_path / "bags", config, options=RunOptions(qc=False))
+    again = extract_slide(made_slide(), tmp_path / "bags", config, options=RunOptions(qc=False))
+    assert (first.status, again.status) == ("done", "skipped")
+    assert again.tiles == first.tiles > 0
+    assert again.mpp == (0.5 if format == "dasmil" else None)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(made_slide, tmp_path, monkeypatch):
+    def full(checked: object, path: Path) -> None:
+        with replacing(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(qc, "save", full)
+    result = extract_slide(made_slide(), tmp_path / "bags", SMALL)
+    assert result.status == "failed"
+    assert "the disk is full" in (result.reason or "")
+    assert result.bag is None
+    assert not [p for p in (tmp_path / "bags").rglob("*") if p.is_file()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -56,4 +57,19 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        if error.errno not in _DISK_ADVICE:  # not the user's disk or path: a fault of ours, to be seen whole
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"Error: {place}{error.strerror}; {_DISK_ADVICE[error.errno]}", file=sys.stderr)
+        code = 1
     sys.exit(code)
+
+
+_SPACE = "free some space and run the same command again; what was finished is kept"
+_RIGHTS = "choose another folder, or change who may write there"
+_PATH = "check the path, or choose another folder"
+_DISK_ADVICE = {
+    errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS, errno.EROFS: _RIGHTS,
+    errno.ENOTDIR: _PATH, errno.EISDIR: _PATH, errno.ENAMETOOLONG: _PATH,
+}  # fmt: skip

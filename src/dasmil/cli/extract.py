@@ -195,7 +195,7 @@ def _print_table(summary: Summary, qc: bool) -> None:
         if r.status == "failed":
             print(f"Failed: {r.reason}")
     text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    print(f"{text}; {sum(r.tiles for r in rows):,} tiles in {summary.seconds:.1f} s")
+    print(f"{text}; {sum(r.tiles for r in rows if r.bag):,} tiles in {summary.seconds:.1f} s")
     if qc:
         print(f"{summary.out_dir}/qc/index.html")
     print(f"{summary.out_dir}/summary.json")

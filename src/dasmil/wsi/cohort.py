@@ -19,7 +19,7 @@ from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
 from dasmil.wsi.encoders import Encoder
 from dasmil.wsi.finished import replacing
-from dasmil.wsi.pipeline import SlideResult, extract_slide, make_encoder, slide_name
+from dasmil.wsi.pipeline import SlideResult, extract_slide, make_encoder, recall, slide_name
 from dasmil.wsi.reader import SUFFIXES
 from dasmil.wsi.slide_units import extract_units
 
@@ -161,8 +161,20 @@ def extract(
     with replacing(out_dir / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary.as_dict(), indent=1))
     if options.qc:
-        write_contact_sheet(out_dir, summary.results)
+        write_contact_sheet(out_dir, [*summary.results, *_earlier(out_dir, summary.results)])
     return summary
+
+
+def _earlier(out_dir: Path, results: Sequence[SlideResult]) -> list[SlideResult]:
+    """What other calls put into this folder: training takes all of its bags, so the contact sheet shows all."""
+    now = {result.slide for result in results}
+    found = []
+    for note in sorted((out_dir / "qc").glob("*.json")):
+        if note.stem not in now and (out_dir / f"{note.stem}.h5").exists():
+            result = SlideResult(note.stem, "", "skipped")
+            recall(result, out_dir)
+            found.append(result)
+    return found
 
 
 def _one_by_one(

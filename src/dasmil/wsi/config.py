@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -64,9 +65,9 @@ class TissueConfig:
                 f"saturation_low {self.saturation_low:g} is above saturation_high {self.saturation_high:g}"
             )
         for name in ("close_um", "min_area_mm2", "max_hole_mm2", "sharpness"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name):g}, expected 0 or more")
-        if self.mask_um <= 0:
+        if not 0 < self.mask_um < math.inf:
             raise InputError(f"mask_um is {self.mask_um:g}, expected more than 0 (micrometres per mask pixel)")
         if not 0 <= self.blank_level <= 255:
             raise InputError(f"blank_level is {self.blank_level}, expected 0 to 255")
@@ -91,7 +92,7 @@ class ExtractConfig:
     tissue: TissueConfig = field(default_factory=TissueConfig)
 
     def __post_init__(self) -> None:
-        if not self.tile_um > 0:
+        if not 0 < self.tile_um < math.inf:
             raise InputError(f"tile_um is {self.tile_um:g}, expected the edge of a tile in micrometres, above 0")
         if self.tile_px is not None and not 8 <= self.tile_px <= 4096:
             raise InputError(f"tile_px is {self.tile_px}, expected 8 to 4096 pixels")

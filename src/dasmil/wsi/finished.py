@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -25,6 +26,12 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(
+                f"the disk is full: {path} could not be written; free some space and run the same command again"
+            ) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -49,6 +56,14 @@ def read_marks(path: Path) -> tuple[str, str] | None:
     except DataError:
         return None
     return (str(found[0]), str(found[1])) if all(value is not None for value in found) else None
+
+
+def count_tiles(path: Path) -> tuple[int, float | None]:
+    """How many tiles a finished feature file holds, and the slide's um per pixel where the layout keeps it."""
+    with open_h5(path) as file:
+        coords, mpp = file.get("coords"), file.attrs.get("mpp")
+        tiles = len(coords) if isinstance(coords, h5py.Dataset) else 0
+        return tiles, None if mpp is None else float(mpp)
 
 
 def remove_leftovers(path: Path) -> None:

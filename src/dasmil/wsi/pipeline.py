@@ -19,7 +19,7 @@ from dasmil.types import Bag
 from dasmil.wsi import qc
 from dasmil.wsi.config import ExtractConfig, RunOptions, config_hash
 from dasmil.wsi.encoders import CallableEncoder, Encoder, create_encoder
-from dasmil.wsi.finished import read_marks, remove_leftovers, replacing, save_features
+from dasmil.wsi.finished import count_tiles, read_marks, remove_leftovers, replacing, save_features
 from dasmil.wsi.locks import file_lock
 from dasmil.wsi.reader import Slide, fingerprint
 from dasmil.wsi.slide_work import Progress, SlideResult, SlideWork, worker_count
@@ -113,7 +113,7 @@ def finished_slide(path: Path, out_dir: Path, config: ExtractConfig, encoder: En
     if not target.exists() or read_marks(target) != _marks(path, config, encoder):
         return None
     result.bag = str(target)
-    _recall(result, out_dir)
+    recall(result, out_dir)
     return result
 
 
@@ -140,7 +140,7 @@ def _extract(
         found = read_marks(target)
         if found == marks:
             result.status, result.bag = "skipped", str(target)
-            _recall(result, out_dir)
+            recall(result, out_dir)
             return
         difference = (
             "which is damaged or was made by another program"
@@ -202,11 +202,12 @@ def _remember(result: SlideResult, out_dir: Path, options: RunOptions) -> None:
         temporary.write_text(json.dumps(asdict(result)))
 
 
-def _recall(result: SlideResult, out_dir: Path) -> None:
+def recall(result: SlideResult, out_dir: Path) -> None:
     """The counts of the run that made the bag, where they are known."""
     try:
         kept = json.loads((out_dir / "qc" / f"{result.slide}.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # made without QC: the bag itself says the little that it knows
+        result.tiles, result.mpp = count_tiles(out_dir / f"{result.slide}.h5")
         return
     names = (
         "tiles",

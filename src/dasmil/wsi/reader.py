@@ -158,17 +158,28 @@ class Slide:
                 "use smaller tiles or a slide with a coarser level"
             )
         if abs(ratio - 1) < 1e-6 and abs(left - round(left)) < 1e-3 and abs(top - round(top)) < 1e-3:
-            image, x, y = self._source.read(index, round(left), round(top), size[0], size[1])
+            image, x, y = self._pixels(index, round(left), round(top), size[0], size[1])
             if abs(x - left) < 1e-3 and abs(y - top) < 1e-3:
                 return image
         # Whole pixels around the region and no more: the filter ends at the edge, no neighbours are decoded for it.
         margin = 0 if self.levels[index].exact else 1
         x0, y0 = math.floor(left + 1e-6) - margin, math.floor(top + 1e-6) - margin
         x1, y1 = math.ceil(left + width - 1e-6) + margin, math.ceil(top + height - 1e-6) + margin
-        image, x, y = self._source.read(index, x0, y0, x1 - x0, y1 - y0)
+        image, x, y = self._pixels(index, x0, y0, x1 - x0, y1 - y0)
         right, bottom = min(left - x + width, image.width), min(top - y + height, image.height)
         box = (max(left - x, 0.0), max(top - y, 0.0), right, bottom)
         return image.resize(size, images.Resampling.BILINEAR, box=box)
+
+    def _pixels(self, level: int, x: int, y: int, width: int, height: int) -> tuple[Image, float, float]:
+        try:
+            return self._source.read(level, x, y, width, height)
+        except (DasmilError, OSError, MemoryError):  # a disk that is away for a moment is no damaged file
+            raise
+        except Exception as error:  # each decoder has errors of its own
+            raise DataError(
+                f"{self.path}: the pixels near ({x}, {y}) of level {level} cannot be decoded ({error}): the file is "
+                "damaged there, copy it again"
+            ) from error
 
 
 def fingerprint(path: Path) -> str:

@@ -33,7 +33,8 @@ def read_weights(path: str | Path) -> Weights:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"weights {path}: no such file")
+        found = "is a folder, expected a file (.safetensors or .pth)" if path.is_dir() else "no such file"
+        raise InputError(f"weights {path}: {found}")
     state: Any
     if path.suffix == ".safetensors":
         try:
