@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import h5py
 import pytest
 
 from dasmil.cli import app
@@ -52,6 +53,25 @@ def test_split_train_evaluate_predict(made: Path, tmp_path: Path, capsys: pytest
     rows = list(csv.DictReader((tmp_path / "p.csv").open()))
     assert [row["bag_id"] for row in rows] == [f"made-{i:04d}" for i in range(30)]
     assert all(0 <= float(row["probability"]) <= 1 for row in rows)
+    classes = data["classes"]
+    assert [row["class"] for row in rows] == [classes[float(row["probability"]) >= 0.5] for row in rows]
+
+
+def test_key_instances_of_a_cohort_without_any_leave_the_test_set_locked(made: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text((made / "labels.csv").read_text())
+    for bag in (made / "bags").glob("*.h5"):
+        copy = tmp_path / "bags" / bag.name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(bag.read_bytes())
+        with h5py.File(copy, "r+") as file:
+            del file["key_instances"]
+    out = tmp_path / "run"
+    assert run("train", "--bags", tmp_path / "bags", "--labels", labels, "--model", "mean-pool", "--epochs", 1,
+               "--out", out) == 0  # fmt: skip
+    with pytest.raises(InputError, match="the test set stays locked"):
+        run("explain", out, "--key-instances")
+    assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
 
 
 def test_folds_test_every_bag_once(made: Path, tmp_path: Path) -> None:

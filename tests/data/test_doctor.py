@@ -108,7 +108,7 @@ def test_labels_are_checked_too(tmp_path: Path) -> None:
     messages = [(finding.level, finding.message) for finding in result.findings]
     assert ("warning", "1 slides without a label: b") in messages
     assert ("warning", "1 labels without a slide: c") in messages
-    assert ("error", "one class only: found 1 of class '0'; training needs slides of at least two classes") in messages
+    assert ("error", "found 1 of class '0' only; training needs slides of at least two classes") in messages
 
 
 def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -316,6 +316,12 @@ def test_wrong_arguments_are_one_clear_message(arguments, message):
         dasmil.fit("das-mil", toy_bags(6), **{"epochs": 1, **arguments})
 
 
+def test_bags_that_cannot_be_trained_on_leave_no_run_behind(tmp_path):
+    with pytest.raises(DasmilError, match="no positive bag"):
+        dasmil.fit("das-mil", [b for b in toy_bags(8) if b.label == 0], epochs=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_unknown_model_and_overlapping_sets():
     with pytest.raises(InputError, match="Did you mean 'das-mil'"):
         dasmil.fit("dasmil", toy_bags(4), epochs=1)

@@ -85,9 +85,11 @@ def explain(
     distances
         The learned distance over all seeds of the run, as table and plot.
     space_test
-        Shuffle, scale, rotate and mirror the coordinates of labelled bags and compare AUROC.
+        Shuffle, scale, rotate and mirror the coordinates of labelled bags and compare AUROC; on a cohort of your own
+        this opens its locked test set, which is counted.
     key_instances
         AUROC of the instance scores against known key instances; runs that --output already holds are not done again.
+        Your own cohort needs files with a dataset key_instances; its locked test set is opened and counted.
     gradient_bags
         With --key-instances: score integrated gradients too, on this many bags (slow).
     bags
@@ -117,7 +119,7 @@ def explain(
              ("--key-instances", key_instances), ("--bag", bag is not None)) if wanted]  # fmt: skip
     if len(asked) > 1:
         raise InputError(f"{' and '.join(asked)} ask different questions: give one of them")
-    if output is not None:
+    if output is not None and (distances or space_test or key_instances):
         _make(output)
     if distances:
         return ask.distances(first, output, json)

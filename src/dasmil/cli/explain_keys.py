@@ -80,10 +80,31 @@ def _score(run: Path, source: Labelled, gradient_bags: int, stored: list[KeyRow]
     known = [row for row in stored if row.digest == digest]
     if known:
         return [replace(row, model=name, fitted=fitted, training=training) for row in known]
+    _check_known(run, source)
     print(f"{number}: {run}", file=sys.stderr, flush=True)
     with status(f"scoring {run.name}"):
         found = key_scores(name, models, list(source.load(run)), gradient_bags=gradient_bags)
     return [KeyRow.of(data, row, fitted, training, digest) for row in found]
+
+
+def _check_known(run: Path, source: Labelled) -> None:
+    """Refuse a cohort without key instances before its locked test set is opened and counted."""
+    import h5py
+
+    from dasmil.cli.explain_questions import run_data
+    from dasmil.data.store import open_h5
+
+    cohort = run_data(run).get("cohort")
+    if cohort is None or source.bags is not None or source.data is not None:
+        return
+    for file in sorted(Path(cohort["bags"]).rglob("*.h5")):
+        with open_h5(file) as found:
+            if isinstance(found.get("key_instances"), h5py.Dataset):
+                return
+    raise InputError(
+        f"no bag file below {cohort['bags']} says which instances are key (a dataset 'key_instances'), so nothing can "
+        "be compared; the test set stays locked. Built-in data sets know: give --data mnist-collage"
+    )
 
 
 def _notes(run: Path, seeds: int) -> tuple[int, str]:

@@ -83,7 +83,8 @@ def print_summary(summary: dict[str, Any]) -> None:
         table.add_row(title, *(_cell(scores, metric) for scores in splits.values()))
     console.print(table)
     count = summary["folds"] if rounds == "folds" else len(summary["seeds"])
-    console.print(f"Mean ± standard deviation over {count} {rounds} [95 % interval over bags].", end=" ")
+    over = f"Mean ± standard deviation over {count} {rounds}" if count > 1 else f"One {rounds[:-1]}"
+    console.print(f"{over} [95 % interval over bags].", end=" ")
     threshold = summary.get("threshold", {})
     if threshold.get("chosen_on") == "val":
         console.print("Sensitivity and specificity at thresholds chosen on the validation bags.")

@@ -127,7 +127,7 @@ def check_trainable(report: CohortReport) -> None:
     present = {name: count for name, count in report.classes.items() if count}
     if len(present) < 2:
         what = ", ".join(f"{count} of class {name!r}" for name, count in present.items()) or "no labelled slides"
-        raise InputError(f"one class only: found {what}; training needs slides of at least two classes")
+        raise InputError(f"found {what} only; training needs slides of at least two classes")
 
 
 def _unique(labels: Sequence[LabelRow]) -> tuple[dict[str, LabelRow], list[str]]:

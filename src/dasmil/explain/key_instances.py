@@ -47,7 +47,7 @@ def usable(bags: Sequence[Bag]) -> list[Bag]:
     if not found:
         raise DataError(
             f"none of {len(bags)} bags is positive with known key instances: use mnist-collage, mnist-collage-inv or "
-            "with a dataset 'key_instances'"
+            "bag files with a dataset 'key_instances'"
         )
     return found
 

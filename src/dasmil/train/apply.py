@@ -31,7 +31,10 @@ def load_models(run: StoredRun) -> list[MILModel]:
 
 
 def predict_run(run: StoredRun, bags: Sequence[Bag]) -> list[dict[str, Any]]:
-    """Rows bag_id, probability, prediction: the mean probability over the run's models."""
+    """Rows bag_id, probability, prediction: the mean probability over the run's models.
+
+    class: the name of the predicted class in the run's label table, where there was one.
+    """
     models = load_models(run)
     feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
     _check_fits(models[0], feed.facts)
@@ -43,7 +46,8 @@ def predict_run(run: StoredRun, bags: Sequence[Bag]) -> list[dict[str, Any]]:
         else:
             every = {f"probability_{c}": float(v) for c, v in enumerate(p)}
             rows.append({"bag_id": bag_id, "probability": float(p.max()), "prediction": int(p.argmax()), **every})
-    return rows
+    names = run.config["data"].get("classes")
+    return rows if names is None else [{**row, "class": names[row["prediction"]]} for row in rows]
 
 
 def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]], *, keep: bool = False) -> dict[str, Any]:

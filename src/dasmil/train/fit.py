@@ -21,6 +21,7 @@ from dasmil.train.distances import finds_length, with_scale, with_start
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, resolve_device, start_rate
+from dasmil.train.loss import BagLoss
 from dasmil.train.results import write_results
 from dasmil.train.run_dir import RunDirectory
 from dasmil.types import Bag
@@ -95,6 +96,7 @@ def fit(
     classes = max(2, train.facts.classes)
     if val is not None and val.facts.classes > classes:
         raise InputError(f"the validation bags have a class {val.facts.classes - 1} that no training bag has")
+    BagLoss.of(train.facts.labels, classes, config.balance_classes, device)  # refuses before a folder is made
     options = default_options(model_name, shape, preset, model_options or {})
     options = _options(model_name, preset, options, train, classes)
     options, lengths = with_scale(model_name, options, train, from_data=config.distance_init == "data")
