@@ -97,7 +97,7 @@ def read_alike(
     tile_um: float | None = None,
     scale_table: Path | None = None,
 ) -> Cohort:
-    """Other bags, read as those of a run were: same columns, same order of categories and classes."""
+    """Other bags, read as those of a run were: same columns, same order of features and classes."""
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
     classes = ",".join(data["classes"]) if labels is not None and data.get("classes") else None
     if labels is None:
@@ -193,7 +193,7 @@ def _show_in_report(run: Path, text: str) -> None:
 
 
 def _categories(cohort: Cohort) -> dict[str, Any]:
-    """The order of one-hot features, which prediction must keep."""
+    """The feature names of a table of cells in their order, which prediction must keep."""
     if not len(cohort) or cohort.entries[0].paths:
         return {}
     names = cohort[0].metadata.get("feature_names")
