@@ -170,7 +170,9 @@ BREAKS = {
     "'tissue' is not valid JSON": lambda p: change(p, tissue="{"),
     "'json_attributes' is 'tissue'": lambda p: change(p, json_attributes="tissue"),
     "has no dataset 'features'; it holds coords": lambda p: replace(p, "features", None),
-    "has no dataset 'coords'": lambda p: replace(p, "coords", None),
+    "has no dataset 'coords'; it holds features, .*, expected features and coords .* write the bag again": lambda p: (
+        replace(p, "coords", None)
+    ),
     "5 rows of features but 4 of coords": lambda p: replace(p, "coords", np.zeros((4, 2))),
     "5 rows of features but 6 of section": lambda p: replace(p, "section", np.zeros(6, int)),
     r"coords have shape \(5, 4\)": lambda p: replace(p, "coords", np.zeros((5, 4))),
