@@ -145,5 +145,8 @@ def test_what_to_train_on_must_be_clear(made: Path, tmp_path: Path) -> None:
         run("train", "--data", "mnist-bags", "--bags", made / "bags", "--out", tmp_path / "r")
     with pytest.raises(InputError, match="no labels: give --labels"):
         run("train", "--bags", made / "bags", "--out", tmp_path / "r")
+    labelled = ("--bags", made / "bags", "--labels", made / "labels.csv")
+    with pytest.raises(InputError, match="--test was given with --folds, whose parts are tested already: leave --test"):
+        run("train", *labelled, "--folds", 3, "--test", "--out", tmp_path / "r")
     with pytest.raises(InputError, match="also give --recipe camelyon16"):
         run("train", "--features", made / "bags", "--out", tmp_path / "r")

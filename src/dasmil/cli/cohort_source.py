@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dasmil.data.labels import LabelRow
 
 VAL_SHARE, TEST_SHARE = 0.15, 0.15
+CAMELYON16 = "CAMELYON16"  # the "set" of its runs
 
 
 def cohort_source(
@@ -108,7 +109,23 @@ def read_alike(
     cohort = arguments.load(categories=data.get("cohort", {}).get("categories"))
     if labels is not None:
         show_cohort(cohort)
+    else:
+        for line in cohort.report.unmatched:
+            print(line, file=sys.stderr)
     return cohort
+
+
+def run_cohort(data: Mapping[str, Any]) -> Cohort:
+    """All bags of a run, read again from what it noted about its cohort."""
+    arguments = CohortArguments.from_record(data["cohort"])
+    labels = None
+    if data.get("set") == CAMELYON16:  # its reference.csv is no label table: it has no header and no training slides
+        from dasmil.data.camelyon16 import camelyon16_labels
+
+        assert arguments.bags is not None
+        assert arguments.labels is not None
+        labels = camelyon16_labels(arguments.bags, arguments.labels).rows
+    return arguments.load(labels, categories=data["cohort"].get("categories"))
 
 
 def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) -> dict[str, Cohort]:
@@ -122,8 +139,7 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
             raise InputError(f"this run has no locked set {name!r}; it has {', '.join(held) or 'none'}")
     if not chosen:
         raise InputError(f"{run} has no test set: every slide was used in training or cross-validation")
-    record = CohortArguments.from_record(data["cohort"])
-    cohort = record.load(categories=data["cohort"].get("categories"))
+    cohort = run_cohort(data)
     numbers = {bag_id: i for i, bag_id in enumerate(cohort.bag_ids)}
     sets: dict[str, Cohort] = {}
     for name in chosen:
@@ -224,6 +240,11 @@ def choose_source(
         if folds is not None or open_test:
             raise InputError("--folds and --test are for one's own bags; built-in data has fixed splits")
         return built_in(data, protocol, mnist_dir)
+    if folds is not None and open_test:
+        raise InputError(
+            "--test was given with --folds, whose parts are tested already: leave --test out, and open test slides "
+            "that the label table keeps apart with `dasmil evaluate`"
+        )
     if features is not None:
         from dasmil.cli.camelyon16 import camelyon16_source
 
