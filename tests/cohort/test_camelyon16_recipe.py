@@ -9,6 +9,7 @@ import pytest
 
 from dasmil.cli import app
 from dasmil.cli.camelyon16 import MODELS, table_text
+from dasmil.cli.view import _run_loader
 
 REFERENCE = Path(__file__).with_name("camelyon16_reference.csv")
 PARAMETERS = {
@@ -49,6 +50,29 @@ def test_every_model_of_the_table(camelyon: Path, tmp_path: Path, capsys: pytest
         "tumor_003",
     ]
     assert splits["test"]["bag_ids"] == ["test_001", "test_002", "test_003", "test_005"]
+
+
+def test_the_test_set_of_a_run_is_found_again(
+    camelyon: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = tmp_path / "reference.csv"
+    reference.write_text(REFERENCE.read_text())
+    common = ["train", "--recipe", "camelyon16", "--features", camelyon, "--reference", reference, "--epochs", 1]
+    common += ["--model", "max-pool"]
+
+    def run(*arguments: object) -> str:
+        app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+        return capsys.readouterr().out
+
+    run(*common, "--out", tmp_path / "one")
+    run(*common, "--folds", 2, "--out", tmp_path / "folds")
+    trained = json.loads((tmp_path / "one" / "summary.json").read_text())["splits"]["test"]
+    assert json.loads(run("evaluate", tmp_path / "one", "--json"))["splits"]["test"] == trained
+    assert json.loads(run("evaluate", tmp_path / "folds", "--json"))["splits"]["test"]["n"] == 4
+    data = json.loads((tmp_path / "one" / "config.json").read_text())["data"]
+    load = _run_loader(data, None)
+    assert [load("test", f"test_00{i}").label for i in (1, 2, 3)] == [1, 1, 0]
+    assert load("train", "normal_002").label == 0
 
 
 def test_table_shows_the_paper_beside() -> None:

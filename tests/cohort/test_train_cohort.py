@@ -144,6 +144,20 @@ def test_cells_of_a_table(tmp_path: Path) -> None:
     assert (tmp_path / "p.csv").read_text().splitlines()[1].startswith("q,")
 
 
+def test_columns_of_another_table_may_be_in_any_order(tmp_path: Path) -> None:
+    cells = [(f"p{i}", j, (j * 3) % 5, i % 2 + j / 10, 100 + i) for i in range(12) for j in range(6)]
+    for name, header, order in (("ab", "bag,x,y,a,b", (0, 1, 2, 3, 4)), ("ba", "b,bag,a,x,y", (4, 0, 3, 1, 2))):
+        rows = [",".join(str(cell[k]) for k in order) for cell in cells]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["slide,label", *(f"p{i},{i % 2}" for i in range(12))]))
+    cohort = ("--bags", tmp_path / "ab.csv", "--bag-column", "bag", "--unit", "um", "--labels", labels)
+    assert run("train", *cohort, "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "run") == 0
+    for name in ("ab", "ba"):
+        run("predict", tmp_path / "run", "--bags", tmp_path / f"{name}.csv", "-o", tmp_path / f"{name}.out")
+    assert (tmp_path / "ab.out").read_text() == (tmp_path / "ba.out").read_text()
+
+
 def test_what_to_train_on_must_be_clear(made: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to train on"):
         run("train", "--out", tmp_path / "r")
@@ -151,5 +165,8 @@ def test_what_to_train_on_must_be_clear(made: Path, tmp_path: Path) -> None:
         run("train", "--data", "mnist-bags", "--bags", made / "bags", "--out", tmp_path / "r")
     with pytest.raises(InputError, match="no labels: give --labels"):
         run("train", "--bags", made / "bags", "--out", tmp_path / "r")
+    labelled = ("--bags", made / "bags", "--labels", made / "labels.csv")
+    with pytest.raises(InputError, match="--test was given with --folds, whose parts are tested already: leave --test"):
+        run("train", *labelled, "--folds", 3, "--test", "--out", tmp_path / "r")
     with pytest.raises(InputError, match="also give --recipe camelyon16"):
         run("train", "--features", made / "bags", "--out", tmp_path / "r")

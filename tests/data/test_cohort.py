@@ -13,6 +13,8 @@ import dasmil.data.cohort as cohort_module
 from dasmil.data.cohort import bag_sizes, load_cohort
 from dasmil.data.labels import LabelRow
 from dasmil.data.match import check_trainable
+from dasmil.data.scale import Scale, Scales
+from dasmil.data.store import write_bag
 from dasmil.errors import DataError, InputError
 from dasmil.types import Bag
 
@@ -46,6 +48,61 @@ def test_report_names_everything_that_did_not_match(tmp_path: Path) -> None:
     assert len(report.unmatched) == 4
     with pytest.raises(DataError, match="1 slides without a label: c; 1 labels without a slide: d"):
         load_cohort(tmp_path, labels, strict=True)
+
+
+def test_rows_of_a_scale_table_without_a_slide_are_named(tmp_path: Path) -> None:
+    stamp(tmp_path, "a")
+    stamp(tmp_path, "b")
+    scales = Scales(table={"a": Scale(mpp=0.5), "gone": Scale(mpp=0.5)})
+    labels = rows(("a", "1"), ("b", "0"))
+    assert load_cohort(tmp_path, labels, scales=scales).report.unmatched == [
+        "1 rows of the scale table without a slide: gone"
+    ]
+    with pytest.raises(DataError, match="1 rows of the scale table without a slide: gone"):
+        load_cohort(tmp_path, labels, scales=scales, strict=True)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_patients_and_labels_of_the_bags_count_where_the_table_has_none(in_memory: bool, tmp_path: Path) -> None:
+    made = [
+        Bag(torch.ones(3, 2), torch.rand(3, 2), "um", f"s{i}", label=1 + i % 2, patient_id=f"p{i // 2}")
+        for i in range(4)
+    ]
+    for bag in made:
+        write_bag(tmp_path / f"{bag.bag_id}.h5", bag)
+    bags = made if in_memory else tmp_path
+    plain = load_cohort(bags)
+    assert plain.labels == [1, 2, 1, 2]
+    assert plain.patients == ["p0", "p0", "p1", "p1"]
+    assert (plain[1].label, plain[1].patient_id) == (2, "p0")
+    assert plain.report.lines() == ["4 slides of 2 patients; 0 of class 0, 2 of class 1, 2 of class 2"]
+
+    cohort = load_cohort(bags, rows(*((f"s{i}", str(1 + i % 2)) for i in range(4))))
+    assert cohort.patients == ["p0", "p0", "p1", "p1"]
+    assert (cohort[3].label, cohort[3].patient_id) == (1, "p1")
+    assert cohort.report.lines() == ["4 slides of 2 patients; 2 of class 1, 2 of class 2"]
+    assert load_cohort(bags, rows(*((f"s{i}", "ab"[i // 2]) for i in range(4))), per_patient=True).bag_ids == [
+        "p0",
+        "p1",
+    ]
+    with pytest.raises(DataError, match="'p0' in test and train"):
+        load_cohort(bags, rows(("s0", "1", None, "train"), ("s1", "2", None, "test")))
+
+    other = load_cohort(bags, rows(("s0", "1", "p0"), ("s1", "1", "q"), ("s2", "1"), ("s3", "2")))
+    assert other.patients == ["p0", "q", "p1", "p1"]
+    assert other.labels == [0, 0, 0, 1]
+    assert other.report.lines()[1:] == [
+        "1 slides whose bag names another patient than the label table, which counts: s1",
+        "1 slides whose bag has another class number than the label table, which counts: s1",
+    ]
+
+
+def test_unlabelled_bags_stay_beside_labelled_ones(tmp_path: Path) -> None:
+    for name, label in (("a", None), ("b", 1)):
+        write_bag(tmp_path / f"{name}.h5", Bag(torch.ones(3, 2), torch.rand(3, 2), "um", name, label=label))
+    stamp(tmp_path, "c", width=2)
+    assert load_cohort(tmp_path).bag_ids == ["a", "b", "c"]
+    assert load_cohort(tmp_path).labels == [None, 1, None]
 
 
 def test_contradictions_stop(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from dasmil.cli.doctor import doctor
 from dasmil.data.doctor import Checkup, check_bags
 from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
+from dasmil.data.store import write_bag
+from dasmil.types import Bag
 
 
 def grid(columns: int = 6, rows: int = 4, step: float = 256.0) -> np.ndarray:
@@ -51,6 +54,20 @@ def test_healthy_cohort(tmp_path: Path) -> None:
     assert result.healthy
     assert result.rows[0]["stride_um"] == 256
     assert result.rules == {"STAMP: centre = um top left + 256/2, as the file declares": 2}
+
+
+def test_a_table_that_differs_from_the_bags_is_said(tmp_path: Path) -> None:
+    for i, name in enumerate("ab"):
+        bag = Bag(torch.rand(3, 2), torch.tensor([[0.0, 0], [9, 0], [18, 0]]), "um", name, label=i, patient_id="p")
+        write_bag(tmp_path / f"{name}.h5", bag)
+    result = check(tmp_path, [LabelRow("a", "1", "q"), LabelRow("b", "0")], Scales(table={"gone": Scale(mpp=1)}))
+    assert result.healthy
+    assert [finding.message for finding in result.findings] == [
+        "1 rows without a slide: gone",
+        "1 slides whose bag names another patient than the label table, which counts: a",
+        "2 slides whose bag has another class number than the label table, which counts: a, b",
+    ]
+    assert result.cohort == ["2 slides of 2 patients; 1 of class 0, 1 of class 1"]
 
 
 def test_every_illness(tmp_path: Path) -> None:

@@ -209,6 +209,13 @@ def test_scale_table_overrides_the_default_slide_by_slide(tmp_path: Path) -> Non
     assert scales.of("a") == Scale(mpp=0.5)
     assert scales.of("b") == Scale(mpp=0.25, tile_um=112)
     assert scales.of("c") == Scale(mpp=0.25)
+    table.write_text("slide,mpp\nfolder/a.svs,0.5\nb.NDPI,1\ngone.svs,2\n")
+    scales = read_scales("0.25", None, table)
+    assert [scales.of(name).mpp for name in ("a", "a.svs", "b", "c")] == [0.5, 0.5, 1, 0.25]
+    assert scales.without_slide(["a", "b.h5", "c"]) == ["gone"]
+    table.write_text("slide,mpp\na.svs,0.5\na,1\n")
+    with pytest.raises(DataError, match="slide 'a' is listed twice"):
+        read_scales(None, None, table)
     assert read_scales("nominal").default.nominal
     with pytest.raises(InputError, match="expected micrometres per pixel"):
         read_scales("quarter")

@@ -74,3 +74,15 @@ def test_class_order() -> None:
     assert class_names(["a", "b"], ["b", "a"]) == ("b", "a")
     with pytest.raises(InputError, match="the table has a, b"):
         class_names(["a", "b"], ["a"])
+
+
+def test_class_order_does_not_depend_on_the_order_of_a_set() -> None:
+    expected = ("0", "001", "01", "01.0", "1", "1.0", "1.00", "1e0", "2")
+    assert class_names(expected) == class_names(reversed(expected)) == expected
+
+
+@pytest.mark.parametrize("labels", [["0", "nan", "1"], ["NaN", "tumour", "normal"], ["0", "-inf"]])
+def test_labels_that_are_no_class_are_refused(labels: list[str]) -> None:
+    with pytest.raises(DataError, match=r"a label is '(nan|NaN|-inf)', expected a class: leave the cell .* empty"):
+        class_names(labels)
+    assert class_names(labels, labels) == tuple(labels)

@@ -62,6 +62,23 @@ def test_written_cohort_is_read_back(tmp_path: Path) -> None:
     assert cohort[1].metadata["planted_distance_um"] == 1500
 
 
+def test_a_label_table_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_made_cohort(tmp_path, 2, seed=5, design=SMALL)
+    before = table.read_text()
+
+    def half(path: Path, text: str) -> None:
+        path.write_bytes(text[:9].encode())
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match="disk full"):
+        write_made_cohort(tmp_path, 4, seed=5, design=SMALL)
+    assert table.read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bags", "labels.csv"]
+
+
 def test_slides_are_full_size_by_default() -> None:
     bag = make_cohort(1)[0]
     assert bag.features.shape[1] == 768

@@ -170,7 +170,9 @@ BREAKS = {
     "'tissue' is not valid JSON": lambda p: change(p, tissue="{"),
     "'json_attributes' is 'tissue'": lambda p: change(p, json_attributes="tissue"),
     "has no dataset 'features'; it holds coords": lambda p: replace(p, "features", None),
-    "has no dataset 'coords'": lambda p: replace(p, "coords", None),
+    "has no dataset 'coords'; it holds features, .*, expected features and coords .* write the bag again": lambda p: (
+        replace(p, "coords", None)
+    ),
     "5 rows of features but 4 of coords": lambda p: replace(p, "coords", np.zeros((4, 2))),
     "5 rows of features but 6 of section": lambda p: replace(p, "section", np.zeros(6, int)),
     r"coords have shape \(5, 4\)": lambda p: replace(p, "coords", np.zeros((5, 4))),
@@ -224,7 +226,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.os, "fsync", full_disk)
-    with pytest.raises(DataError, match=r"cannot write .*a\.h5.*No space left"):
+    with pytest.raises(DataError, match=r"the disk is full: .*a\.h5 could not be written"):
         store.write_bag(path, make_bag(n=7))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -73,6 +73,30 @@ def test_category_order_of_a_model_is_kept(path: Path) -> None:
         read_table(path, bag="patient", unit="um", one_hot="type", categories=["B"])
 
 
+@pytest.mark.parametrize("kind", ["csv", "h5ad"])
+def test_column_order_of_a_model_is_kept(kind: str, tmp_path: Path) -> None:
+    def write(*names: str) -> Path:
+        data = pandas.DataFrame({"bag": ["p", "p"], "x": [0.0, 1.0], "y": [0.0, 2.0]})
+        values = pandas.DataFrame({"a": [1.0, 2.0], "b": [100.0, 200.0], "c": [7.0, 8.0]})[list(names)]
+        target = tmp_path / f"{'-'.join(names)}.{kind}"
+        if kind == "csv":
+            pandas.concat([data, values], axis=1).to_csv(target, index=False)
+            return target
+        anndata = pytest.importorskip("anndata")
+        data.index = data.index.astype(str)
+        cells = anndata.AnnData(X=values.to_numpy(), obs=data[["bag"]], var=pandas.DataFrame(index=list(names)))
+        cells.obsm["spatial"] = data[["x", "y"]].to_numpy()
+        cells.write_h5ad(target)
+        return target
+
+    for path in (write("a", "b"), write("c", "b", "a")):
+        (found,) = read_table(path, bag="bag", unit="um", categories=["a", "b"])
+        assert found.features.tolist() == [[1.0, 100.0], [2.0, 200.0]]
+        assert found.metadata["feature_names"] == ["a", "b"]
+    with pytest.raises(InputError, match=r"no (column|variable) 'b'.*the model was trained with it, so add it"):
+        read_table(write("a", "c"), bag="bag", unit="um", categories=["a", "b"])
+
+
 def test_clear_errors(tmp_path: Path) -> None:
     path = tmp_path / "cells.csv"
     frame().to_csv(path, index=False)

@@ -12,6 +12,7 @@ from toy import toy_bags
 import dasmil
 from dasmil.cli.settings import gather_settings
 from dasmil.errors import DasmilError, InputError
+from dasmil.models import MODELS
 from dasmil.paper.recipes import list_recipes, load_recipe
 from dasmil.train.config import training_config
 
@@ -74,7 +75,15 @@ def test_settings_come_from_recipe_flags_and_assignments():
     assert chosen.training["clip"] == 1.5
     assert chosen.options == {"hidden": 20, "pooling": "mean"}
     assert gather_settings("das-mil", None, None, {"early_stopping": 3}, []).training["selection"] == "best-val"
-    assert gather_settings("gated-ab-mil", None, "camelyon16", {}, []).preset in (None, "camelyon16")
+
+
+def test_a_preset_that_was_asked_for_counts_before_the_recipes_and_the_datas():
+    assert gather_settings("das-mil", "tuned", "camelyon16", {}, [], "mnist-collage").preset == "camelyon16"
+    assert gather_settings("das-mil", "camelyon16", None, {}, [], "mnist-collage").preset == "camelyon16"
+    assert gather_settings("das-mil", None, None, {}, [], "mnist-collage").preset == "mnist-collage"
+    assert "camelyon16" not in MODELS["gat"].presets
+    assert gather_settings("gat", None, None, {}, [], "camelyon16").preset is None
+    assert gather_settings("gat", None, "camelyon16", {}, []).preset == "camelyon16"  # refused by fit, not dropped
 
 
 @pytest.mark.parametrize(

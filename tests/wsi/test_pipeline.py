@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dasmil.data.store import read_bag, read_bag_info
+from dasmil.data.store import read_bag, read_bag_info, replacing
 from dasmil.errors import InputError
 from dasmil.wsi import qc
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig, config_hash
-from dasmil.wsi.finished import replacing
 from dasmil.wsi.locks import file_lock
 from dasmil.wsi.pipeline import extract_slide, make_encoder
 from dasmil.wsi.reader import Slide

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dasmil.cli.cohort_arguments import CohortArguments, show_cohort
-from dasmil.cli.cohort_source import cohort_source, cohort_words, note_evaluation
+from dasmil.cli.cohort_source import CAMELYON16, cohort_source, cohort_words, note_evaluation
 from dasmil.cli.sources import Source, Splits
 
 MODELS = ("max-pool", "ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil")
@@ -36,13 +36,14 @@ def camelyon16_source(
         for note in found.notes:
             print(f"  {note}", file=sys.stderr)
         if folds is not None:
-            return cohort_source(arguments, folds=folds, split_seed=split_seed, labels=found.rows).rounds()
+            parts = cohort_source(arguments, folds=folds, split_seed=split_seed, labels=found.rows).rounds()
+            return [replace(part, data={**part.data, "set": CAMELYON16}) for part in parts]
         cohort = arguments.load(found.rows)
         show_cohort(cohort)
         parts = cohort.splits
         test = cohort.subset(parts.get("test", []))
         record: dict[str, Any] = {
-            "bags": str(features), "classes": list(cohort.classes), "set": "CAMELYON16",
+            "bags": str(features), "classes": list(cohort.classes), "set": CAMELYON16,
             "cohort": arguments.as_record(), "held_out": {"test": test.bag_ids}, "complete": found.complete,
             **cohort_words(cohort),
         }  # fmt: skip

@@ -118,7 +118,7 @@ class CohortArguments:
         )  # fmt: skip
 
     def load(self, labels: list[LabelRow] | None = None, categories: list[str] | None = None) -> Cohort:
-        """The cohort; ``labels`` stand in for the table, ``categories`` fix the order of one-hot features."""
+        """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells."""
         from dasmil.data.cohort import load_cohort
         from dasmil.data.scale import read_scales
         from dasmil.errors import InputError

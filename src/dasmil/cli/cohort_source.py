@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dasmil.data.labels import LabelRow
 
 VAL_SHARE, TEST_SHARE = 0.15, 0.15
+CAMELYON16 = "CAMELYON16"  # the "set" of its runs
 
 
 def cohort_source(
@@ -97,7 +98,7 @@ def read_alike(
     tile_um: float | None = None,
     scale_table: Path | None = None,
 ) -> Cohort:
-    """Other bags, read as those of a run were: same columns, same order of categories and classes."""
+    """Other bags, read as those of a run were: same columns, same order of features and classes."""
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
     classes = ",".join(data["classes"]) if labels is not None and data.get("classes") else None
     if labels is None:
@@ -108,7 +109,23 @@ def read_alike(
     cohort = arguments.load(categories=data.get("cohort", {}).get("categories"))
     if labels is not None:
         show_cohort(cohort)
+    else:
+        for line in cohort.report.unmatched:
+            print(line, file=sys.stderr)
     return cohort
+
+
+def run_cohort(data: Mapping[str, Any]) -> Cohort:
+    """All bags of a run, read again from what it noted about its cohort."""
+    arguments = CohortArguments.from_record(data["cohort"])
+    labels = None
+    if data.get("set") == CAMELYON16:  # its reference.csv is no label table: it has no header and no training slides
+        from dasmil.data.camelyon16 import camelyon16_labels
+
+        assert arguments.bags is not None
+        assert arguments.labels is not None
+        labels = camelyon16_labels(arguments.bags, arguments.labels).rows
+    return arguments.load(labels, categories=data["cohort"].get("categories"))
 
 
 def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) -> dict[str, Cohort]:
@@ -122,8 +139,7 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
             raise InputError(f"this run has no locked set {name!r}; it has {', '.join(held) or 'none'}")
     if not chosen:
         raise InputError(f"{run} has no test set: every slide was used in training or cross-validation")
-    record = CohortArguments.from_record(data["cohort"])
-    cohort = record.load(categories=data["cohort"].get("categories"))
+    cohort = run_cohort(data)
     numbers = {bag_id: i for i, bag_id in enumerate(cohort.bag_ids)}
     sets: dict[str, Cohort] = {}
     for name in chosen:
@@ -193,7 +209,7 @@ def _show_in_report(run: Path, text: str) -> None:
 
 
 def _categories(cohort: Cohort) -> dict[str, Any]:
-    """The order of one-hot features, which prediction must keep."""
+    """The feature names of a table of cells in their order, which prediction must keep."""
     if not len(cohort) or cohort.entries[0].paths:
         return {}
     names = cohort[0].metadata.get("feature_names")
@@ -224,6 +240,11 @@ def choose_source(
         if folds is not None or open_test:
             raise InputError("--folds and --test are for one's own bags; built-in data has fixed splits")
         return built_in(data, protocol, mnist_dir)
+    if folds is not None and open_test:
+        raise InputError(
+            "--test was given with --folds, whose parts are tested already: leave --test out, and open test slides "
+            "that the label table keeps apart with `dasmil evaluate`"
+        )
     if features is not None:
         from dasmil.cli.camelyon16 import camelyon16_source
 

@@ -103,7 +103,7 @@ def search(
     }  # fmt: skip
     source = choose_source(**arguments)
     settings = {} if epochs is None else {"epochs": epochs}
-    chosen = gather_settings(model, recipe, preset or source.preset, settings, set or [])
+    chosen = gather_settings(model, recipe, preset, settings, set or [], source.preset)
     question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
     rounds = source.rounds()
     for splits in rounds:

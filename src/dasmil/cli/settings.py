@@ -16,9 +16,17 @@ class Chosen:
 
 
 def gather_settings(
-    model: str, recipe: str | None, preset: str | None, settings: dict[str, Any], assignments: list[str]
+    model: str,
+    recipe: str | None,
+    preset: str | None,
+    settings: dict[str, Any],
+    assignments: list[str],
+    data_preset: str | None = None,
 ) -> Chosen:
-    """Recipe first, then flags, then --set; every name is checked, with the nearest one suggested."""
+    """Recipe first, then flags, then --set; every name is checked, with the nearest one suggested.
+
+    preset: the one that was asked for; else it is the recipe's, else ``data_preset``, which came with the data.
+    """
     from dasmil.errors import unknown_name
     from dasmil.models import MODELS
     from dasmil.paper.recipes import load_recipe
@@ -31,7 +39,9 @@ def gather_settings(
     if recipe is not None:
         loaded = load_recipe(recipe, model)
         # A recipe says all that it does: the clipping that bags of features usually get is not added to it.
-        training, options, preset = {"clip": None, **loaded.training}, dict(loaded.options), loaded.preset
+        training, options, preset = {"clip": None, **loaded.training}, dict(loaded.options), preset or loaded.preset
+    elif preset is None and data_preset in MODELS[model].presets:  # the paper has not every model on every data
+        preset = data_preset
     training |= settings
     if training.get("early_stopping"):
         training.setdefault("selection", "best-val")
@@ -46,8 +56,7 @@ def gather_settings(
             raise unknown_name(
                 f"setting of training or option of {model}", name, [*TrainingConfig.model_fields, *known]
             )
-    # A preset that came with the data is dropped for a model that the paper has no setting of.
-    return Chosen(training, options, preset if preset is None or recipe or preset in MODELS[model].presets else None)
+    return Chosen(training, options, preset)
 
 
 def _parse(assignment: str) -> tuple[str, Any]:

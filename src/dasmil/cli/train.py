@@ -72,7 +72,7 @@ def train(
     split_seed
         Of one's own bags: which patients go into which split or fold.
     test
-        Of one's own bags: score the locked test set right after training (it is counted).
+        Of one's own bags: score the locked test set right after training (it is counted). Not with --folds.
     features
         With --recipe camelyon16: folder of CAMELYON16 features; needs --reference.
     reference
@@ -169,7 +169,7 @@ def run(
 
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
-    chosen = gather_settings(model, recipe, preset or source.preset, settings, assignments)
+    chosen = gather_settings(model, recipe, preset, settings, assignments, source.preset)
     rounds = source.rounds()
     try:
         if not engine.in_this_process:

@@ -226,9 +226,9 @@ def _run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, 
         from dasmil.cli.sources import built_in_split
 
         if "cohort" in data:
-            from dasmil.cli.cohort_arguments import CohortArguments
+            from dasmil.cli.cohort_source import run_cohort
 
-            cohort = CohortArguments.from_record(data["cohort"]).load(categories=data["cohort"].get("categories"))
+            cohort = run_cohort(data)
             return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
         if "name" not in data:
             raise InputError("this run does not say where its bags are: give them with --bags")

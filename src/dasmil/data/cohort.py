@@ -13,7 +13,7 @@ import torch
 from dasmil.data.combine import join_sections, sample_instances
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.labels import LabelRow
-from dasmil.data.match import CohortReport, Matched, match_labels
+from dasmil.data.match import CohortReport, Found, Matched, found_in, match_labels
 from dasmil.data.scale import Scales
 from dasmil.errors import DataError, InputError
 from dasmil.types import Bag
@@ -118,21 +118,24 @@ def load_cohort(
 ) -> Cohort:
     """Join a folder of feature files (any known format), or bags in memory, with a label table.
 
-    labels None: an unlabelled cohort, for prediction; labels that bags carry themselves are kept.
+    labels None: for prediction; class numbers that bags carry themselves are kept. A patient that the table leaves open
+    is that of the bag, a value that contradicts the table's gives way and is reported.
     strict: slides without a label and labels without a slide are errors instead of lines in the report.
     """
     scales = scales or Scales()
     if isinstance(bags, str | Path):
         files = find_feature_files(Path(bags))
-        sources = [(slide_name(path), path, _file_source(path, scales)) for path in files]
+        found = [found_in(path) for path in files]
+        readers = {slide_name(path): _file_source(path, scales) for path in files}
     else:
-        sources = [(bag.bag_id, None, _memory_source(bag)) for bag in bags]
-    matched = match_labels([(name, path) for name, path, _ in sources], labels, classes, own=_own_labels(bags, labels))
-    if strict and matched.report.unmatched:
-        raise DataError(f"labels and bags do not match: {'; '.join(matched.report.unmatched)}")
-    readers = {name: source for name, _, source in sources}
+        found = [Found(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
+        readers = {bag.bag_id: _memory_source(bag) for bag in bags}
+    matched = match_labels(found, labels, classes)
+    report = replace(matched.report, scales_without_slide=scales.without_slide(bag.name for bag in found))
+    if strict and report.unmatched:
+        raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}")
     entries = _per_patient(matched, readers) if per_patient else _per_slide(matched, readers)
-    return Cohort(entries, matched.classes, matched.report, max_instances=max_instances, seed=seed)
+    return Cohort(entries, matched.classes, report, max_instances=max_instances, seed=seed)
 
 
 def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:
@@ -176,12 +179,6 @@ def _memory_source(bag: Bag) -> Callable[[], Bag]:
     return lambda: bag
 
 
-def _own_labels(bags: str | Path | Sequence[Bag], labels: Sequence[LabelRow] | None) -> list[LabelRow] | None:
-    if isinstance(bags, str | Path) or labels is not None or all(bag.label is None for bag in bags):
-        return None
-    return [LabelRow(bag.bag_id, None if bag.label is None else str(bag.label), bag.patient_id) for bag in bags]
-
-
 def _per_slide(matched: Matched, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
     return [
         Entry(
@@ -209,7 +206,9 @@ def _per_patient(matched: Matched, readers: dict[str, Callable[[], Bag]]) -> lis
     for patient, slides in groups.items():
         found = {slide.label for slide in slides}
         if len(found) > 1:
-            names = ", ".join(f"{slide.name}: {matched.classes[slide.label]}" for slide in slides)
+            names = ", ".join(
+                f"{slide.name}: {'none' if slide.label is None else matched.classes[slide.label]}" for slide in slides
+            )
             raise DataError(
                 f"patient {patient!r} has slides with different labels ({names}): give the patient one label"
             )

@@ -13,7 +13,7 @@ import numpy as np
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.formats.contents import measured_stride
 from dasmil.data.labels import LabelRow
-from dasmil.data.match import check_trainable, match_labels, shortened
+from dasmil.data.match import check_trainable, found_in, match_labels, shortened
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import DasmilError
 
@@ -63,6 +63,9 @@ def check_bags(bags: Path, labels: Sequence[LabelRow] | None = None, scales: Sca
         if rule:
             rules[rule] += 1
     findings = _grouped(findings) + _check_mixture(rows)
+    unused = scales.without_slide(row["slide"] for row in rows)
+    if unused:
+        findings.append(Finding("warning", "scale table", f"{len(unused)} rows without a slide: {shortened(unused)}"))
     cohort: list[str] = []
     if labels is not None:
         cohort, more = _check_labels(files, labels)
@@ -169,10 +172,10 @@ def _check_mixture(rows: Sequence[dict[str, Any]]) -> list[Finding]:
 
 def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[list[str], list[Finding]]:
     try:
-        report = match_labels([(slide_name(path), path) for path in files], labels).report
+        report = match_labels([found_in(path) for path in files], labels).report
     except DasmilError as error:
         return [], [Finding("error", "labels", str(error))]
-    findings: list[Finding] = [Finding("warning", "labels", line) for line in report.unmatched]
+    findings: list[Finding] = [Finding("warning", "labels", line) for line in (*report.unmatched, *report.overruled)]
     try:
         check_trainable(report)
     except DasmilError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -174,7 +175,20 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
         if unknown or len(set(names)) != len(names):
             raise InputError(f"classes were given as {', '.join(names)}, but the table has {', '.join(sorted(found))}")
         return names
+    numbers = {name: _number(name) for name in found}
+    odd = sorted(name for name, number in numbers.items() if number is not None and not math.isfinite(number))
+    if odd:
+        raise DataError(
+            f"a label is {odd[0]!r}, expected a class: leave the cell of a slide without a label empty, "
+            "or name all classes with --classes"
+        )
+    # "1" and "1.0" are two classes of one value: the text decides between them, and not the order of a set.
+    words = None in numbers.values()
+    return tuple(sorted(found) if words else sorted(found, key=lambda name: (float(name), name)))
+
+
+def _number(text: str) -> float | None:
     try:
-        return tuple(sorted(found, key=float))
+        return float(text)
     except ValueError:
-        return tuple(sorted(found))
+        return None

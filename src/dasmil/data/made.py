@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.spatial import KDTree
 
-from dasmil.data.store import write_bag
+from dasmil.data.store import replacing, write_bag
 from dasmil.errors import DataError, InputError
 from dasmil.types import Bag
 
@@ -127,7 +127,8 @@ def write_made_cohort(
         split = "" if splits is None else f",{splits[i]}"
         lines.append(f"{bag.bag_id},{bag.label},{bag.patient_id}{split}")
     table = folder / "labels.csv"
-    table.write_text("\n".join(lines) + "\n")
+    with replacing(table) as temporary:
+        temporary.write_text("\n".join(lines) + "\n")
     return table
 
 

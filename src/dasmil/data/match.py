@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dasmil.data.formats import slide_name
 from dasmil.data.labels import LabelRow, class_names, plain_slide
+from dasmil.data.store import read_bag_info
 from dasmil.errors import DataError, InputError
 
 
 @dataclass(frozen=True)
+class Found:
+    """A bag before it is matched, with the class number and the patient that it carries itself."""
+
+    name: str
+    path: Path | None = None
+    label: int | None = None
+    patient: str | None = None
+
+
+@dataclass(frozen=True)
 class Slide:
-    """A slide with what its label table says of it."""
+    """A slide with what is known of it: from its label table, else from the bag itself."""
 
     name: str
     path: Path | None
@@ -33,6 +45,9 @@ class CohortReport:
     labels_without_slide: list[str] = field(default_factory=list)
     empty_labels: list[str] = field(default_factory=list)
     repeated_rows: list[str] = field(default_factory=list)
+    scales_without_slide: list[str] = field(default_factory=list)
+    other_patient: list[str] = field(default_factory=list)
+    other_label: list[str] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -43,8 +58,18 @@ class CohortReport:
             ("labels without a slide", self.labels_without_slide),
             ("slides whose label is empty", self.empty_labels),
             ("slides listed twice with the same values", self.repeated_rows),
+            ("rows of the scale table without a slide", self.scales_without_slide),
         )
-        return [f"{len(names)} {kind}: {shortened(names)}" for kind, names in kinds if names]
+        return _listed(kinds)
+
+    @property
+    def overruled(self) -> list[str]:
+        """One line for each kind of value that a bag carries and the label table contradicts: the table counts."""
+        kinds = (
+            ("slides whose bag names another patient than the label table, which counts", self.other_patient),
+            ("slides whose bag has another class number than the label table, which counts", self.other_label),
+        )
+        return _listed(kinds)
 
     def lines(self) -> list[str]:
         """The report for people."""
@@ -52,7 +77,7 @@ class CohortReport:
         head = f"{self.n_slides} slides of {self.n_patients} patients; {counts}"
         if self.splits:
             head += "; " + ", ".join(f"{name} {count}" for name, count in self.splits.items())
-        return [head, *self.unmatched]
+        return [head, *self.unmatched, *self.overruled]
 
 
 @dataclass(frozen=True)
@@ -68,55 +93,77 @@ def shortened(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + rest
 
 
+def _listed(kinds: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    return [f"{len(names)} {kind}: {shortened(names)}" for kind, names in kinds if names]
+
+
+def found_in(path: Path) -> Found:
+    """A feature file to be matched; only dasmil's own bag files carry a class number and a patient."""
+    try:
+        info = read_bag_info(path)
+    except DataError:  # of another tool, or damaged, which is said when it is read
+        return Found(slide_name(path), path)
+    return Found(slide_name(path), path, info.label, info.patient_id)
+
+
 def match_labels(
-    found: Sequence[tuple[str, Path | None]],
-    labels: Sequence[LabelRow] | None,
-    classes: Sequence[str] | None = None,
-    own: Sequence[LabelRow] | None = None,
+    found: Sequence[Found], labels: Sequence[LabelRow] | None, classes: Sequence[str] | None = None
 ) -> Matched:
-    """Join slides with label rows by name; ``own`` are labels that the bags carry, used when there is no table."""
-    counts = Counter(name for name, _ in found)
+    """Join slides with label rows by name; what the table does not say is taken from the bags.
+
+    Without a table every bag stays, with the class number that it carries, if any. With one, a slide needs its label
+    there; a patient that the table leaves open is that of the bag.
+    """
+    counts = Counter(bag.name for bag in found)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
-        paths = [str(path) for name, path in found if name == twice[0]]
+        paths = [str(bag.path) for bag in found if bag.name == twice[0]]
         raise DataError(
             f"{len(twice)} slide names occur more than once, for example {twice[0]!r} in {' and '.join(paths[:2])}; "
             "give each slide one feature file"
         )
-    if labels is None and own is None:
-        slides = [Slide(name, path, None, None, None) for name, path in found]
-        return Matched(slides, (), CohortReport(n_slides=len(slides), n_patients=len(slides)))
-    rows, repeated = _unique(labels if labels is not None else own or [])
-    key = {name: plain_slide(name) if labels is not None else name for name, _ in found}
-    present = set(key.values())
+    if labels is None:
+        slides = [Slide(bag.name, bag.path, bag.label, bag.patient, None) for bag in found]
+        names = _carried_classes(found, classes)
+        return Matched(slides, names, CohortReport(len(slides), _count_patients(slides), _count_classes(slides, names)))
+    rows, repeated = _unique(labels)
+    present = {plain_slide(bag.name) for bag in found}
     slides: list[Slide] = []
-    without, empty = [], []
+    without, empty, other_patient, other_label = [], [], [], []
     named = {row.label for row in rows.values() if row.label is not None}
     used = {row.label for slide, row in rows.items() if row.label is not None and slide in present}
     names = class_names(used if classes is None else named, classes)
-    for name, path in found:
-        row = rows.get(key[name])
+    for bag in found:
+        row = rows.get(plain_slide(bag.name))
         if row is None:
-            without.append(name)
-        elif row.label is None:
-            empty.append(name)
-        else:
-            slides.append(Slide(name, path, names.index(row.label), row.patient, row.split))
+            without.append(bag.name)
+            continue
+        if row.label is None:
+            empty.append(bag.name)
+            continue
+        label, patient = names.index(row.label), row.patient if row.patient is not None else bag.patient
+        slides.append(Slide(bag.name, bag.path, label, patient, row.split))
+        if bag.patient is not None and patient != bag.patient:
+            other_patient.append(bag.name)
+        if bag.label is not None and bag.label != label and str(bag.label) != row.label:
+            other_label.append(bag.name)
     missing = [slide for slide in rows if slide not in present]
     if not slides:
         raise DataError(
-            f"no slide has a label: the bags are named like {shortened([name for name, _ in found], 2)}, "
+            f"no slide has a label: the bags are named like {shortened([bag.name for bag in found], 2)}, "
             f"the label table like {shortened(list(rows), 2)}; the names must be equal but for folder and file ending"
         )
     _check_patients(slides)
     report = CohortReport(
         n_slides=len(slides),
-        n_patients=len({slide.patient if slide.patient is not None else f"slide {slide.name}" for slide in slides}),
-        classes={name: sum(slide.label == i for slide in slides) for i, name in enumerate(names)},
+        n_patients=_count_patients(slides),
+        classes=_count_classes(slides, names),
         slides_without_label=without,
         labels_without_slide=missing,
         empty_labels=empty,
         repeated_rows=repeated,
+        other_patient=other_patient,
+        other_label=other_label,
         splits=dict(Counter(slide.split for slide in slides if slide.split is not None)),
     )
     return Matched(slides, names, report)
@@ -128,6 +175,27 @@ def check_trainable(report: CohortReport) -> None:
     if len(present) < 2:
         what = ", ".join(f"{count} of class {name!r}" for name, count in present.items()) or "no labelled slides"
         raise InputError(f"found {what} only; training needs slides of at least two classes")
+
+
+def _carried_classes(found: Sequence[Found], classes: Sequence[str] | None) -> tuple[str, ...]:
+    numbers = [bag.label for bag in found if bag.label is not None]
+    if not numbers:
+        return ()
+    names = tuple(map(str, range(max(numbers) + 1))) if classes is None else tuple(classes)
+    if max(numbers) >= len(names):
+        raise InputError(
+            f"classes were given as {', '.join(names)}, but a bag has the class number {max(numbers)}: "
+            "name every class, the first is number 0"
+        )
+    return names
+
+
+def _count_patients(slides: Sequence[Slide]) -> int:
+    return len({slide.patient if slide.patient is not None else f"slide {slide.name}" for slide in slides})
+
+
+def _count_classes(slides: Sequence[Slide], names: Sequence[str]) -> dict[str, int]:
+    return {name: sum(slide.label == i for slide in slides) for i, name in enumerate(names)}
 
 
 def _unique(labels: Sequence[LabelRow]) -> tuple[dict[str, LabelRow], list[str]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dasmil.data.labels import plain_slide
 from dasmil.errors import DataError, InputError
 
 NOMINAL = "nominal"
@@ -35,18 +36,23 @@ class Scale:
 
 @dataclass(frozen=True)
 class Scales:
-    """The scale for every slide: a default and a table of exceptions."""
+    """The scale for every slide: a default and a table of exceptions by ``plain_slide``."""
 
     default: Scale = field(default_factory=Scale)
     table: Mapping[str, Scale] = field(default_factory=dict)
 
     def of(self, slide: str) -> Scale:
         """The scale of one slide; fields that the table leaves empty come from the default."""
-        row = self.table.get(slide)
+        row = self.table.get(plain_slide(slide))
         if row is None:
             return self.default
         known = {name: getattr(row, name) for name in _COLUMNS if getattr(row, name) is not None}
         return replace(self.default, **known)
+
+    def without_slide(self, slides: Iterable[str]) -> list[str]:
+        """The rows of the table that belong to none of these slides."""
+        present = {plain_slide(slide) for slide in slides}
+        return [name for name in self.table if name not in present]
 
 
 def read_scales(mpp: float | str | None = None, tile_um: float | None = None, table: Path | None = None) -> Scales:
@@ -73,7 +79,7 @@ def _read_table(path: Path) -> dict[str, Scale]:
             )
         table: dict[str, Scale] = {}
         for row in rows:
-            slide = (row[columns["slide"]] or "").strip()
+            slide = plain_slide(row[columns["slide"]] or "")
             if slide in table:
                 raise DataError(f"{path}: slide {slide!r} is listed twice; keep one row")
             cells = {name: (row[columns[name]] or "").strip() for name in _COLUMNS if name in columns}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -100,8 +101,28 @@ def read_coords(path: str | Path) -> np.ndarray:
     with _opened(path) as (file, _):
         coords = _read(path, file, "coords").astype(np.float32, copy=False)
     if not np.isfinite(coords).all():
-        raise DataError(f"{path}: {_bad_rows(coords)} of {len(coords)} instances have NaN or infinite coordinates")
+        raise DataError(
+            f"{path}: {_bad_rows(coords)} of {len(coords)} instances have NaN or infinite coordinates; "
+            "remove or repair them"
+        )
     return coords
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden temporary name beside path, renamed to it when the block ends well: no half file is ever seen."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(
+                f"the disk is full: {path} could not be written; free some space and run the same command again"
+            ) from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -109,19 +130,15 @@ def replacing_h5(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file under a temporary name in the same folder, renamed to path when the block ends well."""
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
-    # A hidden name with another ending, so that nobody who lists *.h5 sees half a file. Locks are not needed, because
-    # no other process knows the name, and they fail on some network file systems.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        with h5py.File(temporary, "w-", locking=False) as file:
-            yield file
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            # No locks: no other process knows the name, and they fail on some network file systems.
+            with h5py.File(temporary, "w-", locking=False) as file:
+                yield file
+            with open(temporary, "rb") as written:
+                os.fsync(written.fileno())
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -218,7 +235,10 @@ def _json_names(path: Path, attributes: dict[str, Any]) -> list[str]:
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     item = file.get(name)
     if item is None:
-        raise DataError(f"{path}: has no dataset {name!r}; it holds {', '.join(sorted(file)) or 'nothing'}")
+        raise DataError(
+            f"{path}: has no dataset {name!r}; it holds {', '.join(sorted(file)) or 'nothing'}, expected features and "
+            "coords (the centres of the instances), one row each per instance: extract the slide or write the bag again"
+        )
     if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub":
         kind = f"a dataset of {item.dtype}" if isinstance(item, h5py.Dataset) else "a group"
         raise DataError(f"{path}: {name} is {kind}, expected a dataset of numbers")

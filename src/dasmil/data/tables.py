@@ -41,7 +41,8 @@ def read_table(
     features: columns to use as they are (default: all other columns of numbers); one_hot: a column of k categories,
     whose marks are sqrt(3 k), so that a first linear layer gives outputs of variance one.
     Exactly one of the two. AnnData: positions from obsm["spatial"], features from X, or one_hot from an obs column.
-    categories: their order, when it must be that of another table (a model's training data).
+    categories: the feature names of another table (a model's training data), whose order must be kept: those of the
+    one_hot column, else the columns of numbers to use.
     """
     path = Path(path)
     factor = _factor(path, unit, um_per_unit)
@@ -49,6 +50,8 @@ def read_table(
         raise InputError(f"no table {path}")
     if features is not None and one_hot is not None:
         raise InputError("features and one_hot were both given: choose the columns of numbers or the category column")
+    if categories is not None and one_hot is None:
+        features = categories
     if path.name.lower().endswith(".h5ad"):
         ids, coords, values, names, kinds = _read_anndata(path, bag, features, one_hot, categories)
     else:
@@ -92,6 +95,7 @@ def _factor(path: Path, unit: str, um_per_unit: float | None) -> float:
     return um_per_unit
 
 
+_TRAINED = "; the model was trained with it, so add it (the order of columns does not matter)"
 _Parts = tuple[np.ndarray, np.ndarray, np.ndarray, list[str], np.ndarray | None]
 
 
@@ -128,7 +132,7 @@ def _read_frame(
             )
     else:
         names = list(features)
-        _need(path, frame, names)
+        _need(path, frame, names, _TRAINED if categories is not None else "")
     block = frame[names].apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.float32)
     missing = [name for name, column in zip(names, block.T) if not np.isfinite(column).all()]
     if missing:
@@ -159,10 +163,11 @@ def _read_anndata(
         values, names, kinds = _one_hot(path, data.obs[one_hot], categories)
         return ids, coords, values, names, kinds
     names = [str(name) for name in data.var_names]
-    if features is not None:
+    if features is not None and list(features) != names:
         unknown = [name for name in features if name not in names]
         if unknown:
-            raise InputError(f"{path}: no variable {unknown[0]!r} among the {len(names)} of X")
+            hint = _TRAINED if categories is not None else ""
+            raise InputError(f"{path}: no variable {unknown[0]!r} among the {len(names)} of X{hint}")
         data = data[:, list(features)]
         names = list(features)
     block = data.X
@@ -197,10 +202,10 @@ def _ids(path: Path, column: pd.Series) -> np.ndarray:
     return column.astype(str).to_numpy(dtype=str)
 
 
-def _need(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> None:
+def _need(path: Path, frame: pd.DataFrame, columns: Sequence[str], hint: str = "") -> None:
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}")
+        raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}{hint}")
 
 
 def _pandas() -> Any:

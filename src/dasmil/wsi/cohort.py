@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dasmil import __version__
+from dasmil.data.labels import plain_slide
 from dasmil.data.scale import read_scales
+from dasmil.data.store import replacing
 from dasmil.engine import EngineOptions
 from dasmil.errors import DataError, InputError
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
 from dasmil.wsi.encoders import Encoder
-from dasmil.wsi.finished import replacing
 from dasmil.wsi.pipeline import SlideResult, extract_slide, make_encoder, recall, slide_name
 from dasmil.wsi.reader import SUFFIXES
 from dasmil.wsi.slide_units import extract_units
@@ -114,7 +115,8 @@ def read_mpp_table(path: Path, slides: Sequence[Path]) -> dict[str, float]:
         rows = read_scales(table=path).table
     except csv.Error as error:
         raise DataError(f"{path}: not a CSV table ({error})") from None
-    by_file = {slide.name: slide_name(slide) for slide in slides} | {slide_name(s): slide_name(s) for s in slides}
+    by_file = {plain_slide(slide.name): slide_name(slide) for slide in slides}
+    by_file |= {plain_slide(slide_name(slide)): slide_name(slide) for slide in slides}
     table = {by_file[name]: row.mpp for name, row in rows.items() if name in by_file and row.mpp is not None}
     if not table:
         raise InputError(

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 
 from dasmil.data.export import Format, export_bag
-from dasmil.data.store import open_h5, write_bag
+from dasmil.data.store import open_h5, replacing, write_bag
 from dasmil.errors import DataError
 from dasmil.types import Bag
 
 MARKS = ("config_hash", "source_fingerprint")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A hidden temporary name beside path, renamed to it when the block ends well: no half file is ever seen."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(
-                f"the disk is full: {path} could not be written; free some space and run the same command again"
-            ) from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save_features(path: Path, bag: Bag, format: Format) -> None:

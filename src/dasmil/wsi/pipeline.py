@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from dasmil.data.store import replacing
 from dasmil.errors import DasmilError, DataError, InputError, MissingDependencyError
 from dasmil.types import Bag
 from dasmil.wsi import qc
 from dasmil.wsi.config import ExtractConfig, RunOptions, config_hash
 from dasmil.wsi.encoders import CallableEncoder, Encoder, create_encoder
-from dasmil.wsi.finished import count_tiles, read_marks, remove_leftovers, replacing, save_features
+from dasmil.wsi.finished import count_tiles, read_marks, remove_leftovers, save_features
 from dasmil.wsi.locks import file_lock
 from dasmil.wsi.reader import Slide, fingerprint
 from dasmil.wsi.slide_work import Progress, SlideResult, SlideWork, worker_count

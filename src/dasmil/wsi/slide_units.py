@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from dasmil.data.store import replacing
 from dasmil.engine import EngineOptions, Unit, run_units
 from dasmil.errors import DataError, InputError
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
 from dasmil.wsi.encoders import Encoder
-from dasmil.wsi.finished import replacing
 from dasmil.wsi.pipeline import extract_slide, finished_slide, make_encoder, slide_name
 from dasmil.wsi.slide_work import SlideResult
 
