@@ -65,7 +65,7 @@ def test_the_test_set_of_a_run_is_found_again(
         return capsys.readouterr().out
 
     run(*common, "--out", tmp_path / "one")
-    run(*common, "--folds", 2, "--out", tmp_path / "folds")
+    run(*common, "--folds", 3, "--out", tmp_path / "folds")
     trained = json.loads((tmp_path / "one" / "summary.json").read_text())["splits"]["test"]
     assert json.loads(run("evaluate", tmp_path / "one", "--json"))["splits"]["test"] == trained
     assert json.loads(run("evaluate", tmp_path / "folds", "--json"))["splits"]["test"]["n"] == 4
