@@ -1,5 +1,7 @@
 """Scores against known key instances."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -59,3 +61,14 @@ def test_intervals_hold_the_mean_and_bags_without_key_instances_are_refused():
     assert np.isfinite([r.mean for r in rows]).all()
     with pytest.raises(DataError, match="none of 1 bags is positive with known key instances"):
         usable(bags()[:1])
+
+
+def test_identical_slides_of_a_patient_leave_the_interval_as_it_is():
+    torch.manual_seed(0)
+    model = create_model("das-mil", in_features=4).eval()
+    some = bags(30)
+    slides = [replace(bag, bag_id=f"{bag.bag_id}/{k}", patient_id=bag.bag_id) for bag in some for k in range(3)]
+    one, three = (key_scores("x", [model], part, resamples=200) for part in (some, slides))
+    assert [r.n_bags for r in three] == [45] * len(one)
+    for a, b in zip(one, three, strict=True):
+        assert (b.mean, b.low, b.high) == pytest.approx((a.mean, a.low, a.high), abs=1e-9)

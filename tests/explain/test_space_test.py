@@ -1,5 +1,7 @@
 """Moving the coordinates: what the changes do, and that the AUROC and its paired interval are right."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +90,17 @@ def test_a_model_that_needs_distance_loses_it_when_distances_change_and_only_the
     assert all(row.low <= row.difference <= row.high for row in result.rows)
     again = space_test([near_model()], bags, resamples=200)
     assert again == result
+
+
+def test_identical_slides_of_a_patient_leave_the_interval_as_it_is():
+    torch.manual_seed(0)
+    bags, model = near_pairs(20), create_model("das-mil", in_features=3).eval()
+    slides = [replace(bag, bag_id=f"{bag.bag_id}/{k}", patient_id=bag.bag_id) for bag in bags for k in range(3)]
+    one, three = (space_test([model], some, changes=["scale x2"], resamples=100) for some in (bags, slides))
+    assert (three.n_bags, three.n_patients, one.n_patients) == (60, 20, 20)
+    assert (three.low, three.high) == pytest.approx((one.low, one.high), abs=1e-9)
+    (a,), (b,) = one.rows, three.rows
+    assert (b.difference, b.low, b.high) == pytest.approx((a.difference, a.low, a.high), abs=1e-9)
 
 
 def test_a_model_without_positions_does_not_change_at_all():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def make_bags(count: int, classes: int, name: str, seed: int) -> list[Bag]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run directories: two-class das-mil, three-class max-pool, and a cross-validation of two folds."""
+    """Run directories: two-class das-mil, three-class max-pool, a cross-validation, and four slides a patient."""
     root = tmp_path_factory.mktemp("runs")
     common = {"epochs": 3, "restarts": 0}
     train, val, test = (make_bags(16, 2, name, seed) for seed, name in enumerate(("train", "val", "<b>test</b>")))
@@ -41,6 +42,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fit("mean-pool", train, val, seeds=2, out=root / "folds" / f"fold-{fold}", data={"fold": fold},
             tests={"test": make_bags(12, 2, f"fold{fold}", 10 + fold)}, **common)  # fmt: skip
     write_fold_summary(root / "folds", 2)
+    slides = [[replace(bag, patient_id=f"patient {i // 4}") for i, bag in enumerate(s)] for s in (train, val, test)]
+    fit("mean-pool", *slides[:2], out=root / "patients", tests={"test": slides[2]}, **common)
     return root
 
 

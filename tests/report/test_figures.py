@@ -38,6 +38,18 @@ def test_roc_agrees_with_scikit_learn_and_its_band_holds_it():
     assert roc_curve(np.ones(5), [np.arange(5)]) is None
 
 
+def test_identical_slides_of_a_patient_leave_the_roc_band_as_it_is():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 30)
+    score = truth * 0.7 + rng.normal(size=30)
+    one = roc_curve(truth, [score])
+    many = roc_curve(np.repeat(truth, 5), [np.repeat(score, 5)], patients=[f"p{i // 5}" for i in range(150)])
+    assert one is not None
+    assert many is not None
+    for name in ("mean", "low", "high"):
+        np.testing.assert_allclose(getattr(many, name), getattr(one, name), atol=1e-12)
+
+
 @pytest.mark.parametrize(("k", "n"), [(0, 7), (3, 7), (7, 7), (150, 200)])
 def test_wilson_interval_agrees_with_scipy(k: int, n: int):
     expected = binomtest(k, n).proportion_ci(method="wilson")

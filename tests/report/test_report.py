@@ -186,6 +186,21 @@ def test_seeds_that_did_not_fit_are_called_out(binary: Path):
     assert "No run fitted the training bags" in write_report(binary).read_text()
 
 
+def test_slides_of_one_patient_are_counted_and_older_files_are_read(trained: Path, binary: Path):
+    page = Rows(write_report(trained / "patients").read_text())
+    assert ["", *(f"{s}, 16 bags of 4 patients" for s in ("test", "val", "train"))] in page.rows
+    assert "Measured on test: 16 bags of 4 patients, 8 of the bags positive; 1 seed." in page.text
+    assert "95 % bootstrap interval of the mean over the patients." in page.text
+    assert read_run(trained / "patients").per_seed("test")[0].patients == [f"patient {i // 4}" for i in range(16)]
+    for file in binary.glob("seed-*/predictions.csv"):  # as older versions wrote it
+        lines = file.read_text().splitlines()
+        assert lines[0].endswith(",patient_id")
+        file.write_text("\n".join(line.rpartition(",")[0] for line in lines))
+    for run in (binary, trained / "binary"):  # a bag without a patient is its own
+        part = read_run(run).per_seed("test")[0]
+        assert part.patients == part.bag_ids
+
+
 def test_without_test_bags_the_page_warns(binary: Path):
     summary = json.loads((binary / "summary.json").read_text())
     del summary["splits"]["test"]

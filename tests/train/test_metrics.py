@@ -123,8 +123,68 @@ def test_paired_difference_is_tighter_than_unpaired():
 
 def test_interval_of_the_mean_over_folds():
     parts = [binary(n=80, seed=s) for s in range(4)]
-    found = mean_interval([(y, [p], [0.5]) for y, p in parts], resamples=300)["auroc"]
+    found = mean_interval([(y, [p], [0.5], None) for y, p in parts], resamples=300)["auroc"]
     values = [sk.roc_auc_score(y, p) for y, p in parts]
     assert found[0] < np.mean(values) < found[1]
     single = summarise(*(lambda y, p: (y, [p], [0.5]))(*parts[0]), resamples=300)["interval"]["auroc"]
     assert found[1] - found[0] == pytest.approx((single[1] - single[0]) / 2, rel=0.35)  # four folds: half the width
+
+
+def test_a_fold_with_one_class_is_left_out_of_the_interval_as_of_the_mean():
+    parts = [(y, [p], [0.5], None) for y, p in (binary(n=40, seed=s) for s in range(3))]
+    y, p = binary(n=20, seed=9)
+    whole = mean_interval(parts, resamples=200)
+    found = mean_interval([*parts, (np.ones_like(y), [p], [0.5], None)], resamples=200)
+    for name in ("auroc", "balanced_accuracy", "specificity"):
+        assert found[name] == whole[name]  # the last fold has none of these
+    assert found["sensitivity"] != whole["sensitivity"]
+    assert np.isfinite(found["sensitivity"]).all()
+    alone = mean_interval([(np.ones_like(y), [p], [0.5], None)], resamples=20)
+    assert np.isnan(alone["auroc"]).all()
+
+
+def test_identical_slides_of_a_patient_leave_every_interval_as_it_is():
+    y, p = binary(n=20, seed=1)
+    _, q = binary(n=20, seed=2)
+    names = [f"p{i}" for i in reversed(range(20))]
+    ys, ps, qs, patients = (np.repeat(v, 10) for v in (y, p, q, names))
+    one = summarise(y, [p, q], [0.5, 0.4])
+    many = summarise(ys, [ps, qs], [0.5, 0.4], patients=patients.tolist())
+    for name in METRICS:
+        assert many["interval"][name] == pytest.approx(one["interval"][name], abs=1e-12), name
+        assert many["ensemble"]["interval"][name] == pytest.approx(one["ensemble"]["interval"][name], abs=1e-12), name
+    assert (many["n"], many["patients"], one["n"], one["patients"]) == (200, 20, 20, 20)
+    assert [row["patients"] for row in many["calibration"]] == [row["n"] for row in one["calibration"]]
+    low, high = one["interval"]["auroc"]
+    apart = summarise(ys, [ps, qs], [0.5, 0.4])["interval"]["auroc"]
+    assert apart[1] - apart[0] < 0.5 * (high - low)  # as if 200 patients had been seen
+    gap = bootstrap_difference(y, [p], [q], "auroc")
+    same = bootstrap_difference(ys, [ps], [qs], "auroc", patients=patients.tolist())
+    assert same["difference"] == pytest.approx(gap["difference"], abs=1e-12)
+    assert same["interval"] == pytest.approx(gap["interval"], abs=1e-12)
+    folds = [(y, [p], [0.5], None), (y, [q], [0.5], None)]
+    slides = [(ys, [ps], [0.5], patients.tolist()), (ys, [qs], [0.5], patients.tolist())]
+    assert mean_interval(slides)["auroc"] == pytest.approx(mean_interval(folds)["auroc"], abs=1e-12)
+
+
+def test_patients_of_one_bag_each_give_exactly_the_numbers_without_patients():
+    y, p = binary(n=50, seed=3)
+    names = [f"p{(7 * i) % 50}" for i in range(50)]
+    assert summarise(y, [p], [0.5], patients=names) == summarise(y, [p], [0.5])
+
+
+def test_intervals_equal_explicit_resampling_of_patients():
+    rng = np.random.default_rng(5)
+    owner = np.repeat(np.arange(36), rng.integers(1, 5, 36))
+    kind = rng.permutation(np.repeat([0, 1, 2], 12))[owner]  # class 0, class 1, bags of both
+    y = np.where(kind == 2, rng.integers(0, 2, len(owner)), kind)
+    p = np.clip(0.5 + 0.2 * (y - 0.5) + rng.normal(0, 0.2, 36)[owner] + rng.normal(0, 0.05, len(owner)), 0, 1)
+    found = summarise(y, [p], [0.5], patients=[f"{o}" for o in owner])["interval"]["auroc"]
+    classes = [frozenset(y[owner == o].tolist()) for o in range(36)]
+    strata = [[o for o in range(36) if classes[o] == s] for s in set(classes)]
+    draws = []
+    for _ in range(800):
+        drawn = np.concatenate([rng.choice(members, len(members)) for members in strata])
+        rows = np.concatenate([np.flatnonzero(owner == o) for o in drawn])
+        draws.append(sk.roc_auc_score(y[rows], p[rows]))
+    assert found == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=0.02)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from dasmil.report import write_report
 from dasmil.train import run_dir as run_dir_module
 from dasmil.train.apply import evaluate_run, predict_run
 from dasmil.train.folds import write_fold_summary
-from dasmil.train.run_dir import StorageError, StoredRun, replacing, write_json
+from dasmil.train.metrics import summarise
+from dasmil.train.run_dir import StorageError, StoredRun, replacing, write_csv, write_json
 
 SETTINGS = {"epochs": 3, "seeds": 2, "restarts": 0, "model_options": {"hidden": 4}, "data": {"name": "toy"}}
 
@@ -295,3 +297,56 @@ def test_tensorboard_events_hold_the_curve(tmp_path):
     events.Reload()
     found = [e.value for e in events.Scalars("train_loss")]
     assert found == pytest.approx([r["train_loss"] for r in runs[1].history])
+
+
+def of_patients(bags, slides):
+    """The same bags, several in a row of one patient and of one class."""
+    return [replace(bag, patient_id=f"patient {i // slides}", label=(i // slides) % 2) for i, bag in enumerate(bags)]
+
+
+def test_intervals_are_over_patients_and_older_files_are_read(tmp_path, capsys):
+    train, val, test = (of_patients(toy_bags(12, seed=s, prefix=f"{s}"), 3) for s in range(3))
+    out = tmp_path / "fold-0"
+    dasmil.fit("mean-pool", train, val, epochs=1, out=out, tests={"test": test})
+    predicted = rows(out / "seed-0" / "predictions.csv")
+    assert [r["patient_id"] for r in predicted] == [f"patient {i // 3}" for i in range(12)] * 3
+    summary = json.loads((out / "summary.json").read_text())
+    scored = summary["splits"]["test"]
+    assert (scored["n"], scored["patients"]) == (12, 4)
+    probability = [float(r["probability"]) for r in predicted if r["split"] == "test"]
+    labels, patients = [b.label for b in test], [b.patient_id for b in test]
+    threshold = summary["threshold"]["per_seed"]
+    expected = summarise(labels, [probability], threshold, patients=patients)["interval"]
+    assert scored["interval"]["auroc"] == pytest.approx(expected["auroc"])
+    assert scored["interval"]["brier"] == pytest.approx(expected["brier"])
+    assert scored["interval"]["brier"] != pytest.approx(
+        summarise(labels, [probability], threshold)["interval"]["brier"]
+    )
+    print_summary(summary)
+    printed = capsys.readouterr().out
+    assert "test (12 bags of 4 patients)" in printed
+    assert "[95 % interval over patients]" in printed
+    whole = write_fold_summary(tmp_path, 1)["splits"]["test"]
+    assert (whole["n"], whole["patients"]) == (12, 4)
+    assert whole["interval"]["brier"] == pytest.approx(expected["brier"])
+
+    older = [{name: value for name, value in row.items() if name != "patient_id"} for row in predicted]
+    write_csv(out / "seed-0" / "predictions.csv", older)
+    assert write_fold_summary(tmp_path, 1)["splits"]["test"]["patients"] == 12  # then a bag is its own patient
+    again = evaluate_run(StoredRun.read(out), {"test": test}, keep=True)["splits"]["test"]
+    for name, interval in scored["interval"].items():
+        assert again["interval"][name] == pytest.approx(interval), name
+    mixed = rows(out / "seed-0" / "predictions.csv")
+    assert [r["patient_id"] for r in mixed] == [""] * 24 + patients
+
+
+def test_a_fold_with_one_class_takes_no_interval_away(tmp_path):
+    for k in range(3):
+        test = toy_bags(10, seed=20 + k, prefix="test")
+        test = test[1::2] if k == 2 else test  # positive bags only
+        dasmil.fit("max-pool", toy_bags(12, seed=k), epochs=1, out=tmp_path / f"fold-{k}", tests={"test": test})
+    three = write_fold_summary(tmp_path, 3)["splits"]["test"]
+    two = write_fold_summary(tmp_path, 2)["splits"]["test"]
+    for part in ("mean", "std", "interval"):
+        assert three[part]["auroc"] == pytest.approx(two[part]["auroc"])
+    assert np.isfinite(three["interval"]["auroc"]).all()

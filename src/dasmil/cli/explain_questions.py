@@ -199,6 +199,7 @@ def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
     """Does space matter?"""
     from dasmil.explain.export import write_json
     from dasmil.explain.space_test import space_test
+    from dasmil.report.words import bags_text
 
     models = models_of(run)
     bags = source.load(run)
@@ -209,7 +210,8 @@ def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
     if json:
         print(json_module.dumps(asdict(result), indent=2))
         return 0
-    print(f"{result.n_bags:,} bags, {result.n_models} seed{'s' if result.n_models > 1 else ''}: {source.describe(run)}")
+    bags_used = bags_text(result.n_bags, result.n_patients)
+    print(f"{bags_used}, {result.n_models} seed{'s' if result.n_models > 1 else ''}: {source.describe(run)}")
     rows = [("as it is", f"{result.auroc:.4f}", f"({result.low:.3f} to {result.high:.3f})", "")]
     rows += [
         (r.change, f"{r.auroc:.4f}", f"{r.difference:+.4f}", f"{r.low:+.4f} to {r.high:+.4f}") for r in result.rows

@@ -71,20 +71,20 @@ def print_summary(summary: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dasmil.report.words import seed_names
+    from dasmil.report.words import resampled_text, scored_bags, seed_names
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     splits = summary["splits"]
     rounds = "folds" if "folds" in summary else "seeds"
     table = Table("", box=None, pad_edge=False, header_style="bold")
     for name, scores in splits.items():
-        table.add_column(f"{name} (n = {scores['n']:,})", justify="right")
+        table.add_column(f"{name} ({scored_bags(scores)})", justify="right")
     for metric, title in _SHOWN.items():
         table.add_row(title, *(_cell(scores, metric) for scores in splits.values()))
     console.print(table)
     count = summary["folds"] if rounds == "folds" else len(summary["seeds"])
     over = f"Mean ± standard deviation over {count} {rounds}" if count > 1 else f"One {rounds[:-1]}"
-    console.print(f"{over} [95 % interval over bags].", end=" ")
+    console.print(f"{over} [95 % interval over {resampled_text(splits)}].", end=" ")
     threshold = summary.get("threshold", {})
     if threshold.get("chosen_on") == "val":
         console.print("Sensitivity and specificity at thresholds chosen on the validation bags.")

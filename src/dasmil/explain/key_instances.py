@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dasmil.data.resample import patient_numbers
 from dasmil.errors import DataError
 from dasmil.explain.account import Account
 from dasmil.explain.space_test import auroc
@@ -22,7 +23,7 @@ GRADIENTS = "integrated gradients"
 class KeyScore:
     """One score of one run: its mean AUROC within positive bags for every seed, and an interval of their mean.
 
-    low, high: 95 %, from a bootstrap over bags that all seeds share.
+    low, high: 95 %, from a bootstrap over patients (a bag without one is its own) that all seeds share.
     """
 
     model: str
@@ -88,11 +89,14 @@ def key_scores(
     """Every score of the seeds of one run, best first."""
     bags = usable(bags)
     tables = [bag_aurocs(model, bags, gradient_bags=gradient_bags, progress=progress) for model in models]
+    owner = patient_numbers([bag.patient_id or bag.bag_id for bag in bags])
     rows = []
     for score in tables[0]:
         values = np.stack([table[score] for table in tables])  # [seeds, bags]
-        drawn = np.random.default_rng(0).integers(values.shape[1], size=(resamples, values.shape[1]))
-        low, high = np.percentile(values.mean(0)[drawn].mean(1), [2.5, 97.5])
+        mine = owner[: values.shape[1]]  # integrated gradients: of the first bags only
+        totals, counts = np.bincount(mine, values.mean(0)), np.bincount(mine)
+        drawn = np.random.default_rng(0).integers(len(counts), size=(resamples, len(counts)))
+        low, high = np.percentile(totals[drawn].sum(1) / counts[drawn].sum(1), [2.5, 97.5])
         seeds = tuple(float(v) for v in values.mean(1))
         rows.append(KeyScore(name, score, seeds, float(low), float(high), values.shape[1]))
     return sorted(rows, key=lambda row: -row.mean)

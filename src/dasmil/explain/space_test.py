@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dasmil.data.resample import resampled
 from dasmil.errors import DataError, InputError
 from dasmil.types import Bag
 
@@ -72,6 +73,7 @@ class SpaceTest:
     """auroc and its 95 % interval with the coordinates as they are (mean over models), then one row per change."""
 
     n_bags: int
+    n_patients: int
     n_models: int
     auroc: float
     low: float
@@ -129,44 +131,45 @@ def space_test(
 ) -> SpaceTest:
     """Score labelled bags with their coordinates changed; models are seeds of one kind, their AUROCs are averaged.
 
-    The interval comes from one bootstrap over bags that both sides of a difference share; `shuffle` is the mean over
-    `repeats` deals.
+    The interval comes from one bootstrap over patients (a bag without one is its own) that both sides of a difference
+    share; `shuffle` is the mean over `repeats` deals.
     """
     unknown = [name for name in changes if name not in CHANGES]
     if unknown:
         raise InputError(f"unknown change {unknown[0]!r} of coordinates, known: {', '.join(CHANGES)}")
-    known = [(bag.bag_id, bag.label) for bag in bags]
-    missing = [bag_id for bag_id, label in known if label is None]
+    known = [(bag.bag_id, bag.label, bag.patient_id or bag.bag_id) for bag in bags]
+    missing = [bag_id for bag_id, label, _ in known if label is None]
     if missing:
         raise DataError(
             f"{len(missing)} of {len(bags)} bags have no label, the first is {missing[0]!r}: "
             "the space test needs labels"
         )
-    labels = np.array([label for _, label in known])
+    labels = np.array([label for _, label, _ in known])
+    patients = [patient for _, _, patient in known]
     if len(np.unique(labels)) < 2:
         raise DataError(
             f"all {len(bags)} bags have the label {labels[0] if len(labels) else '-'}: an AUROC needs two classes"
         )
-    rng = np.random.default_rng(seed)
-    weights = rng.multinomial(len(bags), np.full(len(bags), 1 / len(bags)), size=resamples)
+    one_stratum = np.zeros(len(bags), dtype=np.int64)
+    weights = np.concatenate(list(resampled(one_stratum, patients, resamples, seed)))
 
     def evaluate(change: Change | None, n_repeats: int) -> tuple[float, np.ndarray]:
-        points, resampled = [], []
+        points, draws = [], []
         for repeat in range(n_repeats):
             for scores in _logits(models, bags, change, seed + repeat):
                 points.append(_macro_auroc(scores, labels, None)[0])
-                resampled.append(_macro_auroc(scores, labels, weights))
-        return float(np.mean(points)), np.mean(resampled, axis=0)
+                draws.append(_macro_auroc(scores, labels, weights))
+        return float(np.mean(points)), np.mean(draws, axis=0)
 
     if progress:
         progress("as it is")
-    base, base_resampled = evaluate(None, 1)
+    base, base_draws = evaluate(None, 1)
     rows = []
     for name in changes:
         if progress:
             progress(name)
-        value, resampled = evaluate(CHANGES[name], repeats if name == "shuffle" else 1)
-        low, high = np.nanpercentile(resampled - base_resampled, [2.5, 97.5])
+        value, draws = evaluate(CHANGES[name], repeats if name == "shuffle" else 1)
+        low, high = np.nanpercentile(draws - base_draws, [2.5, 97.5])
         rows.append(SpaceResult(name, value, value - base, float(low), float(high)))
-    low, high = np.nanpercentile(base_resampled, [2.5, 97.5])
-    return SpaceTest(len(bags), len(models), base, float(low), float(high), tuple(rows))
+    low, high = np.nanpercentile(base_draws, [2.5, 97.5])
+    return SpaceTest(len(bags), len(set(patients)), len(models), base, float(low), float(high), tuple(rows))

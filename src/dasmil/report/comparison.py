@@ -21,7 +21,9 @@ from dasmil.report.words import (
     decimal,
     display_name,
     interval_text,
-    plural,
+    positive_bags,
+    resampled_text,
+    scored_bags,
     seeds_text,
     stuck_notice,
 )
@@ -77,11 +79,10 @@ def comparison_page(
     scored = first.summary["splits"][split]
     separation: list[Picture] = []
     if curves:
-        caption = f"AUROC with its 95 % interval; {split}, {plural(scored['n'], 'bag')}."
+        caption = f"AUROC with its 95 % interval; {split}, {scored_bags(scored)}."
         separation.append(picture(figures.roc(curves), "ROC curves", caption))
     separation += [p for run in runs if (p := confusion_picture(run, split, f"{display_name(run.model)}: confusion"))]
-    bags = f"{plural(scored['n'], 'bag')}, {scored['positives']:,} of them positive"
-    measured = f"Measured on {split}: {bags}; {seeds_text(first)} each."
+    measured = f"Measured on {split}: {scored_bags(scored)}{positive_bags(scored)}; {seeds_text(first)} each."
     return Page(
         title=lead,
         kicker="dasmil report",
@@ -142,9 +143,10 @@ def _scores(coloured: Sequence[tuple[Run, str]], split: str, paper: PaperValues)
             known = paper.get(run.model, {})
             row += [f"{known[m][0]:.3f} ± {known[m][1]:.3f}" if m in known else "–" for m in SHOWN]
         rows.append(row)
+    drawn = resampled_text({split: coloured[0][0].summary["splits"][split]})
     note = (
         f"{'Mean ± standard deviation over seeds' if len(coloured[0][0].all_seeds) > 1 else 'One seed'}, below it the "
-        "95 % bootstrap interval over the bags; bold where the interval lies above the others."
+        f"95 % bootstrap interval over the {drawn}; bold where the interval lies above the others."
     )
     if paper:
         note += (

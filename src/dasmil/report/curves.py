@@ -27,21 +27,25 @@ class Roc:
 
 
 def roc_curve(
-    labels: ArrayLike, scores: Sequence[ArrayLike], *, resamples: int = RESAMPLES, seed: int = 0
+    labels: ArrayLike,
+    scores: Sequence[ArrayLike],
+    *,
+    patients: Sequence[str] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> Roc | None:
     """The ROC curves of several runs on the same bags; None when only one class is there.
 
-    The band is the 95 % interval of the mean curve when bags are resampled within their class.
+    The band is the 95 % interval of the mean curve when patients (None: every bag has its own) are resampled within
+    their class.
     """
+    from dasmil.data.resample import resampled
+
     truth = np.asarray(labels).astype(bool)
     if truth.all() or not truth.any():
         return None
-    weights = np.zeros((1 + resamples, len(truth)))
-    weights[0] = 1
-    rng = np.random.default_rng(seed)
-    for side in (truth, ~truth):
-        members = np.flatnonzero(side)
-        weights[1:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), resamples)
+    drawn = resampled((~truth).astype(np.int64), patients, resamples, seed)
+    weights = np.concatenate([np.ones((1, len(truth))), *drawn])
     curves = np.stack([_rates(truth, np.asarray(s, dtype=np.float64), weights) for s in scores])
     mean = curves.mean(0)
     low, high = np.percentile(mean[1:], [2.5, 97.5], axis=0) if resamples else (None, None)
@@ -62,7 +66,7 @@ def _rates(truth: NDArray[np.bool_], score: Array, weights: Array) -> Array:
 
 
 def wilson(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """95 % interval of a frequency seen in n bags (Wilson's score interval)."""
+    """95 % interval of a frequency seen in n independent bags (Wilson's score interval)."""
     if n == 0:
         return 0.0, 1.0
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)

@@ -154,14 +154,17 @@ def _cell(x: float, y: float, colour: str, alpha: float) -> Rectangle:
 
 
 def calibration(bins: Sequence[dict[str, float]]) -> Figure:
-    """Observed against predicted frequency, with 95 % (Wilson) intervals; below, how many bags each bin holds."""
+    """Observed against predicted frequency, with 95 % (Wilson) intervals; below, how many bags each bin holds.
+
+    The bags of a patient count as one in the intervals.
+    """
     with look():
         figure = Figure(figsize=(318 / 72, 320 / 72), layout="constrained")
         axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [4, 1]})
         axis.plot([0, 1], [0, 1], color=LINE, linewidth=0.8)
         predicted = [b["predicted"] for b in bins]
         observed = np.array([b["observed"] for b in bins])
-        low, high = np.array([wilson(b["observed"], int(b["n"])) for b in bins]).reshape(-1, 2).T
+        low, high = np.array([wilson(b["observed"], int(b.get("patients", b["n"]))) for b in bins]).reshape(-1, 2).T
         axis.errorbar(predicted, observed, yerr=[observed - low, high - observed], fmt="o", color=ACCENT, markersize=4,
                       linewidth=0.9)  # fmt: skip
         axis.plot(predicted, observed, color=ACCENT, linewidth=0.8, alpha=0.6)

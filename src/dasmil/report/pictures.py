@@ -10,9 +10,9 @@ from dasmil.report import figures
 from dasmil.report.curves import Roc, confusion_counts, roc_curve
 from dasmil.report.figures import UNIT_SYMBOL, Line, Panel, Phi, Series, Truth
 from dasmil.report.page import Picture, picture
-from dasmil.report.run import Run
+from dasmil.report.run import Predictions, Run
 from dasmil.report.style import ACCENT, CLASS_COLOURS
-from dasmil.report.words import decimal, display_name, interval_text, plural, seed_name
+from dasmil.report.words import bags_text, decimal, display_name, interval_text, seed_name
 
 
 def roc_picture(run: Run, split: str) -> Picture | None:
@@ -21,30 +21,38 @@ def roc_picture(run: Run, split: str) -> Picture | None:
     if not parts:
         return None
     known = parts[0].labels >= 0
+    patients = _patients(parts[0])
     curves = roc_curves(run, split) if run.classes == 2 else []
     if run.classes > 2:
         truth = parts[0].labels[known]
         for c, name in enumerate(run.class_names):
-            curve = roc_curve(truth == c, [p.probabilities[known][:, c] for p in parts])
+            curve = roc_curve(truth == c, [p.probabilities[known][:, c] for p in parts], patients=patients)
             if curve:
                 curves.append((name, curve, CLASS_COLOURS[c % len(CLASS_COLOURS)]))
     if not curves:
         return None
     rest = " Each class against the rest." if run.classes > 2 else ""
-    return picture(figures.roc(curves), f"ROC curve, {split}", f"{split}, {plural(int(known.sum()), 'bag')}.{rest}")
+    bags = bags_text(len(patients), len(set(patients)))
+    return picture(figures.roc(curves), f"ROC curve, {split}", f"{split}, {bags}.{rest}")
 
 
 def roc_curves(run: Run, split: str, colour: str = ACCENT, name: str = "AUROC") -> list[tuple[str, Roc, str]]:
     """The labelled ROC curve of a run with two classes, as figures.roc takes it; empty when one class is missing."""
     parts = run.per_seed(split)
     known = parts[0].labels >= 0
-    curve = roc_curve(parts[0].labels[known] == 1, [p.probabilities[known] for p in parts])
+    truth = parts[0].labels[known] == 1
+    curve = roc_curve(truth, [p.probabilities[known] for p in parts], patients=_patients(parts[0]))
     if curve is None:
         return []
     scored = run.summary["splits"][split]
     interval = interval_text(scored.get("interval", {}).get("auroc"))
     text = f"{name} {decimal(scored['mean'].get('auroc'))}" + (f" ({interval})" if interval else "")
     return [(text, curve, colour)]
+
+
+def _patients(part: Predictions) -> list[str]:
+    """The patients of the bags with a known label."""
+    return [patient for patient, label in zip(part.patients, part.labels, strict=True) if label >= 0]
 
 
 def confusion_picture(run: Run, split: str, title: str = "Confusion matrix") -> Picture | None:

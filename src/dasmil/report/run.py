@@ -23,12 +23,16 @@ SPLIT_ORDER = ("test-large", "test", "out-of-fold", "val", "train")
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What one seed says about a split: bag_ids, labels [n], probabilities [n] or [n, classes], predictions [n]."""
+    """What one seed says about a split: bag_ids, labels [n], probabilities [n] or [n, classes], predictions [n].
+
+    patients [n]: a bag without one is its own patient.
+    """
 
     bag_ids: list[str]
     labels: NDArray[np.int64]
     probabilities: Array
     predictions: NDArray[np.int64]
+    patients: list[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +129,7 @@ class Run:
             return None
         mean = np.mean([part.probabilities for part in parts], axis=0)
         classes = (mean >= self.threshold).astype(np.int64) if mean.ndim == 1 else mean.argmax(1).astype(np.int64)
-        return Predictions(parts[0].bag_ids, parts[0].labels, mean, classes)
+        return Predictions(parts[0].bag_ids, parts[0].labels, mean, classes, parts[0].patients)
 
 
 def read_run(path: str | Path) -> Run:
@@ -187,12 +191,15 @@ def _read_predictions(path: Path) -> dict[str, Predictions]:
     except ValueError as error:
         raise _broken(path, f"a value is not a number ({error})") from None
     splits = np.array(table["split"])
+    named = table.get("patient_id", [""] * len(splits))  # older files do not have it
+    patients = [patient or bag_id for patient, bag_id in zip(named, table["bag_id"])]
     return {
         split: Predictions(
             [b for b, s in zip(table["bag_id"], splits) if s == split],
             labels[splits == split],
             probabilities[splits == split],
             predictions[splits == split],
+            [p for p, s in zip(patients, splits) if s == split],
         )
         for split in dict.fromkeys(table["split"])
     }
@@ -204,6 +211,7 @@ def _joined(parts: Sequence[Predictions]) -> Predictions:
         np.concatenate([part.labels for part in parts]),
         np.concatenate([part.probabilities for part in parts]),
         np.concatenate([part.predictions for part in parts]),
+        [patient for part in parts for patient in part.patients],
     )
 
 

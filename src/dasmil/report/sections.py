@@ -12,7 +12,7 @@ from dasmil.report.figures import Score
 from dasmil.report.page import BagRow, BagTable, Cell, Column, Folded, Headline, Section, Table, picture
 from dasmil.report.pictures import roc_curves
 from dasmil.report.run import Run
-from dasmil.report.words import METRIC_NAMES, decimal, interval_text, plural, protocol_text
+from dasmil.report.words import METRIC_NAMES, decimal, interval_text, protocol_text, resampled_text, scored_bags
 
 MAX_BAG_ROWS = 5000
 FACTS = {
@@ -37,7 +37,7 @@ def headline(run: Run, split: str, metric: str) -> Headline:
 def scores_table(run: Run) -> Table:
     """All metrics (rows) of all splits (columns): mean ± sd over seeds, the interval below."""
     splits = run.splits
-    columns = [Column("")] + [Column(f"{s}, {plural(run.summary['splits'][s]['n'], 'bag')}", True) for s in splits]
+    columns = [Column("")] + [Column(f"{s}, {scored_bags(run.summary['splits'][s])}", True) for s in splits]
     rows: list[list[str | Cell]] = []
     for metric, name in METRIC_NAMES.items():
         cells: list[str | Cell] = [name]
@@ -55,9 +55,10 @@ def score_note(run: Run) -> str:
     chosen = isinstance(found, dict) and found.get("chosen_on") == "val"
     where = "a threshold chosen on the validation bags" if chosen else "0.5"
     over = "folds" if run.folds else "seeds"
+    drawn = resampled_text(run.summary["splits"])
     cut = "the most probable class" if run.classes > 2 else f"0.5; sensitivity and specificity at {where}"
     return (
-        f"Mean ± standard deviation over {over}; below it the 95 % bootstrap interval of the mean over the bags. "
+        f"Mean ± standard deviation over {over}; below it the 95 % bootstrap interval of the mean over the {drawn}. "
         f"Balanced accuracy and F1 at {cut}. Lower is better for Brier score and calibration error."
     )
 
@@ -73,7 +74,7 @@ def folds_section(run: Run, split: str) -> Section | None:
         known = tuple(interval) if interval and None not in interval else None
         mean = scored["mean"].get("auroc")
         if mean is not None:
-            rows.append(Score(f"{fold.path.name}, {plural(scored['n'], 'bag')}", mean, known,
+            rows.append(Score(f"{fold.path.name}, {scored_bags(scored)}", mean, known,
                               [s["auroc"] for s in scored["per_seed"] if s.get("auroc") is not None]))  # fmt: skip
     if not rows:
         return None

@@ -21,7 +21,15 @@ from dasmil.report.sections import (
     scores_table,
 )
 from dasmil.report.style import ACCENT
-from dasmil.report.words import chance_notice, display_name, plural, seeds_text, stuck_notice
+from dasmil.report.words import (
+    chance_notice,
+    display_name,
+    plural,
+    positive_bags,
+    scored_bags,
+    seeds_text,
+    stuck_notice,
+)
 
 
 def run_page(run: Run) -> Page:
@@ -73,9 +81,9 @@ def lead_sentence(run: Run) -> str:
 def result_remark(run: Run, split: str) -> str:
     """Which bags the large figures stand on."""
     scored = run.summary["splits"][split]
-    positives = f", {scored['positives']:,} of them positive" if run.classes == 2 and "positives" in scored else ""
+    positives = positive_bags(scored) if run.classes == 2 and "positives" in scored else ""
     classes = "" if run.classes == 2 else f", {run.classes} classes (means over the classes)"
-    return f"Measured on {split}: {plural(scored['n'], 'bag')}{positives}{classes}; {seeds_text(run)}."
+    return f"Measured on {split}: {scored_bags(scored)}{positives}{classes}; {seeds_text(run)}."
 
 
 def no_test_notice(split: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dasmil.report.run import Run, Seed
@@ -30,6 +30,28 @@ def decimal(value: Any, places: int = 3) -> str:
 def plural(n: int, noun: str) -> str:
     """ "1 bag", "2,000 bags"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def bags_text(n: int, patients: int | None = None) -> str:
+    """ "40 bags of 20 patients"; without the patients where every bag has its own, or they are not known."""
+    return plural(n, "bag") + (f" of {plural(patients, 'patient')}" if patients is not None and patients < n else "")
+
+
+def scored_bags(scored: Mapping[str, Any]) -> str:
+    """The bags of a scored split: "40 bags of 20 patients"."""
+    return bags_text(scored["n"], scored.get("patients"))
+
+
+def positive_bags(scored: Mapping[str, Any]) -> str:
+    """ ", 8 of them positive"; beside patients, who could be meant by "them", ", 8 of the bags positive"."""
+    them = "the bags" if scored.get("patients", scored["n"]) < scored["n"] else "them"
+    return f", {scored['positives']:,} of {them} positive"
+
+
+def resampled_text(splits: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the intervals of these splits resample: "patients" where one has several bags, else "bags"."""
+    several = any(scored.get("patients", scored["n"]) < scored["n"] for scored in splits.values())
+    return "patients" if several else "bags"
 
 
 def interval_text(interval: Sequence[Any] | None) -> str:

@@ -70,7 +70,13 @@ def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]], *, keep: boo
         _check_fits(models[0], feed.facts)
         logits = model_logits(models, feed)
         scored = probabilities(logits, models[0].n_classes)
-        splits[name] = summarise(feed.facts.labels, list(scored), thresholds, ensemble_threshold=threshold["ensemble"])
+        splits[name] = summarise(
+            feed.facts.labels,
+            list(scored),
+            thresholds,
+            patients=feed.facts.patients,
+            ensemble_threshold=threshold["ensemble"],
+        )
         for part, values in zip(rows, logits, strict=True):
             part += prediction_rows(name, feed, values, models[0].n_classes)
     if keep and run.folders == (run.path,):

@@ -37,6 +37,7 @@ class Facts:
     """What training needs to know about a set of bags before it starts."""
 
     ids: tuple[str, ...]
+    patient_ids: tuple[str | None, ...]
     labels: NDArray[np.int64]
     sizes: NDArray[np.int64]
     unit: str
@@ -46,6 +47,11 @@ class Facts:
     """Mean over all instances of the sum of their absolute features."""
     feature_square: float
     """Mean square of all features."""
+
+    @property
+    def patients(self) -> list[str]:
+        """The patient of every bag; a bag without one is its own patient."""
+        return [patient or bag_id for patient, bag_id in zip(self.patient_ids, self.ids, strict=True)]
 
     @property
     def classes(self) -> int:
@@ -121,6 +127,7 @@ class Feed:
         limit = memory_gb * 2**30
         kept: list[Bag] | None = []
         ids: list[str] = []
+        patient_ids: list[str | None] = []
         labels: list[int] = []
         sizes: list[int] = []
         size_bytes = 0
@@ -131,6 +138,7 @@ class Feed:
             first = first or bag
             _check(bag, first, name, labelled)
             ids.append(bag.bag_id)
+            patient_ids.append(bag.patient_id)
             labels.append(UNLABELLED if bag.label is None else bag.label)
             sizes.append(len(bag))
             digest.update(f"{bag.bag_id}\0{bag.label}\0{len(bag)}\0".encode())
@@ -151,6 +159,7 @@ class Feed:
             raise DataError(f"two {name} bags have the id {twice!r}: bag ids must be unique")
         self.facts = Facts(
             tuple(ids),
+            tuple(patient_ids),
             np.array(labels),
             np.array(sizes),
             first.unit,

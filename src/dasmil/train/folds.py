@@ -26,15 +26,19 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
         thresholds = [s["threshold"]["per_seed"] for s in summaries]
         splits[name] = {
             "n": sum(fold["n"] for fold in per_fold),
+            "patients": sum(len(set(patients)) for _, _, patients in predictions),
             "positives": sum(fold["positives"] for fold in per_fold),
             "per_fold": means,
             "mean": {m: float(np.nanmean(v)) for m, v in values.items()},
             "std": {m: float(np.nanstd(v, ddof=1)) for m, v in values.items()},
-            "interval": mean_interval([(y, p, t) for (y, p), t in zip(predictions, thresholds, strict=True)]),
+            "interval": mean_interval(
+                [(y, p, t, patients) for (y, p, patients), t in zip(predictions, thresholds, strict=True)]
+            ),
             # The folds' bags together, each with the mean probability of the seeds of its fold.
             "calibration": calibration_curve(
-                np.concatenate([y for y, _ in predictions]),
-                np.concatenate([np.mean(p, axis=0) for _, p in predictions]),
+                np.concatenate([y for y, _, _ in predictions]),
+                np.concatenate([np.mean(p, axis=0) for _, p, _ in predictions]),
+                [patient for _, _, patients in predictions for patient in patients],
             ),
         }
     summary = {
@@ -52,11 +56,15 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
     return summary
 
 
-def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDArray[np.float64]]]:
-    """Labels [n] of a split and, per seed, probabilities [n] (or [n, classes]) from predictions.csv."""
+def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDArray[np.float64]], list[str]]:
+    """Labels [n] of a split, per seed probabilities [n] (or [n, classes]), and patients [n], from predictions.csv.
+
+    A bag without a patient (in older files: every bag) is its own.
+    """
     seeds = read_json(run / "summary.json")["seeds"]
     labels: list[int] = []
     per_seed: list[NDArray[np.float64]] = []
+    patients: list[str] = []
     for seed in seeds:
         file = run / f"seed-{seed}" / "predictions.csv"
         with file.open(newline="", encoding="utf-8") as handle:
@@ -64,12 +72,13 @@ def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDA
         if not rows:
             raise DataError(f"{file} has no rows of the split {split!r}")
         labels = [int(row["label"]) for row in rows]
+        patients = [row.get("patient_id") or row["bag_id"] for row in rows]
         columns = [c for c in rows[0] if c.startswith("probability_")]
         if columns:
             per_seed.append(np.array([[float(row[c]) for c in columns] for row in rows]))
         else:
             per_seed.append(np.array([float(row["probability"]) for row in rows]))
-    return np.array(labels), per_seed
+    return np.array(labels), per_seed, patients
 
 
 def _number(value: float | None) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dasmil.data.resample import patient_numbers, resampled
 from dasmil.errors import InputError
 
 Array = NDArray[np.float64]
@@ -48,12 +49,15 @@ def choose_threshold(labels: ArrayLike, probabilities: ArrayLike) -> float:
     return float(candidates[best[np.argmin(np.abs(candidates[best] - 0.5))]])
 
 
-def calibration_curve(labels: ArrayLike, probabilities: ArrayLike) -> list[dict[str, float]]:
+def calibration_curve(
+    labels: ArrayLike, probabilities: ArrayLike, patients: Sequence[str] | None = None
+) -> list[dict[str, float]]:
     """Predicted against observed frequency in ten equal bins of the probability; empty bins are left out.
 
     With more than two classes: confidence of the predicted class against how often it was right.
     """
     y, p = _checked(labels, probabilities)
+    owner = np.arange(len(y)) if patients is None else patient_numbers(patients)
     y, p = _top_label(y, p)
     index = _bins(p)
     rows = []
@@ -66,6 +70,7 @@ def calibration_curve(labels: ArrayLike, probabilities: ArrayLike) -> list[dict[
                 "predicted": float(p[inside].mean()),
                 "observed": float(y[inside].mean()),
                 "n": int(inside.sum()),
+                "patients": len(np.unique(owner[inside])),
             }
         )
     return rows
@@ -76,14 +81,16 @@ def summarise(
     probabilities: Sequence[ArrayLike],
     thresholds: Sequence[float],
     *,
+    patients: Sequence[str] | None = None,
     ensemble_threshold: float = 0.5,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Scores of several runs on the same bags: per run, mean, standard deviation, interval, and of their ensemble.
 
-    The interval is of the mean over runs, under resampling of the bags: it says how far this set of bags can be
-    trusted; the standard deviation says how much a new seed changes. The ensemble is the mean probability.
+    The interval is of the mean over runs, under resampling of the patients with all their bags: it says how far this
+    set of bags can be trusted; the standard deviation says how much a new seed changes. The ensemble is the mean
+    probability. patients: of every bag, None where every bag has its own.
     """
     y, stacked = _checked(labels, np.stack([np.asarray(p, dtype=np.float64) for p in probabilities], axis=1))
     runs = [stacked[:, r] for r in range(stacked.shape[1])]
@@ -92,7 +99,7 @@ def summarise(
     ensemble = score(y, mean_probability, threshold=ensemble_threshold)
     draws: dict[str, list[Array]] = {name: [] for name in METRICS}
     ensemble_draws: dict[str, list[Array]] = {name: [] for name in METRICS}
-    for weights in _resampled(y, resamples, seed):
+    for weights in resampled(y, patients, resamples, seed):
         scored = [_weighted(y, p, weights, t) for p, t in zip(runs, thresholds, strict=True)]
         together = _weighted(y, mean_probability, weights, ensemble_threshold)
         for name in METRICS:
@@ -101,6 +108,7 @@ def summarise(
     values = {name: np.array([run[name] for run in per_run]) for name in METRICS}
     return {
         "n": len(y),
+        "patients": len(y) if patients is None else len(set(patients)),
         "positives": int((y == 1).sum()),
         "classes": {str(c): int((y == c).sum()) for c in np.unique(y)},
         "per_seed": per_run,
@@ -108,28 +116,35 @@ def summarise(
         "std": {name: float(v.std(ddof=1)) if len(v) > 1 else 0.0 for name, v in values.items()},
         "interval": {name: _interval(d) for name, d in draws.items()},
         "ensemble": {**ensemble, "interval": {name: _interval(d) for name, d in ensemble_draws.items()}},
-        "calibration": calibration_curve(y, mean_probability),
+        "calibration": calibration_curve(y, mean_probability, patients),
     }
 
 
 def mean_interval(
-    parts: Sequence[tuple[ArrayLike, Sequence[ArrayLike], Sequence[float]]],
+    parts: Sequence[tuple[ArrayLike, Sequence[ArrayLike], Sequence[float], Sequence[str] | None]],
     *,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, list[float]]:
-    """Interval of every metric's mean over folds, each (labels, probabilities per run, thresholds), bags resampled."""
-    totals: dict[str, Array] = {name: np.zeros(resamples) for name in METRICS}
-    for k, (labels, probabilities, thresholds) in enumerate(parts):
+    """Interval of every metric's mean over folds, each (labels, probabilities per run, thresholds, patients).
+
+    Patients are resampled within their fold. A metric leaves out folds that do not have it (NaN: one class only).
+    """
+    per_fold: dict[str, list[Array]] = {name: [] for name in METRICS}
+    for k, (labels, probabilities, thresholds, patients) in enumerate(parts):
         draws: dict[str, list[Array]] = {name: [] for name in METRICS}
         y, _ = _checked(labels, probabilities[0])
-        for weights in _resampled(y, resamples, seed + k):
+        for weights in resampled(y, patients, resamples, seed + k):
             scored = [_weighted(*_checked(y, p), weights, t) for p, t in zip(probabilities, thresholds, strict=True)]
             for name in METRICS:
                 draws[name].append(np.mean([s[name] for s in scored], axis=0))
         for name in METRICS:
-            totals[name] += np.concatenate(draws[name]) / len(parts)
-    return {name: _interval([total]) for name, total in totals.items()}
+            per_fold[name].append(np.concatenate(draws[name]))
+    found: dict[str, list[float]] = {}
+    for name, folds in per_fold.items():
+        known = [draws for draws in folds if not np.isnan(draws).all()]
+        found[name] = _interval([sum((draws / len(known) for draws in known), np.zeros(resamples))] if known else folds)
+    return found
 
 
 def bootstrap_difference(
@@ -138,10 +153,14 @@ def bootstrap_difference(
     second: Sequence[ArrayLike],
     metric: str,
     *,
+    patients: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Mean score of the first runs minus that of the second on the same bags, both scored on the same resamples."""
+    """Mean score of the first runs minus that of the second on the same bags, both scored on the same resamples.
+
+    patients: of every bag, None where every bag has its own; they are what is resampled.
+    """
     if metric not in METRICS:
         raise InputError(f"unknown metric {metric!r}. Known: {', '.join(METRICS)}")
     y, _ = _checked(labels, first[0])
@@ -151,7 +170,7 @@ def bootstrap_difference(
         a, b = (np.mean([_weighted(y, p, weights, 0.5)[metric] for p in side], axis=0) for side in sides)
         return a - b
 
-    draws = [gap(weights) for weights in _resampled(y, resamples, seed)]
+    draws = [gap(weights) for weights in resampled(y, patients, resamples, seed)]
     share = float((np.concatenate(draws) > 0).mean())
     return {
         "metric": metric,
@@ -171,18 +190,6 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.in
     if not np.isfinite(p).all():
         raise InputError(f"{int((~np.isfinite(p)).sum())} predictions are NaN or infinite: the model diverged")
     return y, p
-
-
-def _resampled(y: NDArray[np.int64], resamples: int, seed: int) -> Iterator[Array]:
-    """Weights [draws, n] of stratified bootstrap resamples: each class keeps its number of bags."""
-    rng = np.random.default_rng(seed)
-    chunk = max(1, min(resamples, 4_000_000 // len(y)))
-    for start in range(0, resamples, chunk):
-        weights = np.zeros((min(chunk, resamples - start), len(y)))
-        for c in np.unique(y):
-            members = np.flatnonzero(y == c)
-            weights[:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), len(weights))
-        yield weights
 
 
 def _interval(draws: list[Array]) -> list[float]:

@@ -51,7 +51,13 @@ def summarise_sets(sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.flo
         thresholds = [choose_threshold(labels, p) for p in probability["val"]]
         together, origin = choose_threshold(labels, probability["val"].mean(0)), "val"
     splits = {
-        name: summarise(feed.facts.labels, list(probability[name]), thresholds, ensemble_threshold=together)
+        name: summarise(
+            feed.facts.labels,
+            list(probability[name]),
+            thresholds,
+            patients=feed.facts.patients,
+            ensemble_threshold=together,
+        )
         for name, feed in sets.items()
     }
     return {"splits": splits, "threshold": {"per_seed": thresholds, "ensemble": together, "chosen_on": origin}}
@@ -63,10 +69,10 @@ def _at_chance(
     """Seeds that fitted their training bags, but whose AUROC on validation bags has an interval that reaches 0.5."""
     if "val" not in sets:
         return []
-    labels = sets["val"].facts.labels
+    facts = sets["val"].facts
     found = []
     for run, probability in zip(runs, probabilities(logits["val"], classes), strict=True):
-        low, _ = summarise(labels, [probability], [0.5])["interval"]["auroc"]
+        low, _ = summarise(facts.labels, [probability], [0.5], patients=facts.patients)["interval"]["auroc"]
         if run.fitted and low <= 0.5:
             found.append(run.seed)
     return found
@@ -78,13 +84,14 @@ def add_scored(run: StoredRun, splits: Mapping[str, Any], rows: Sequence[list[di
         file = run.path / f"seed-{seed}" / "predictions.csv"
         with file.open(newline="", encoding="utf-8") as handle:
             known = [row for row in csv.DictReader(handle) if row["split"] not in splits]
-        write_csv(file, [*known, *new])
+        # Files of older versions have no patient_id: their rows leave it empty.
+        write_csv(file, [*known, *new], dict.fromkeys(name for row in (*known, *new) for name in row))
     summary = read_json(run.path / "summary.json")
     write_json(run.path / "summary.json", {**summary, "splits": {**summary["splits"], **splits}})
 
 
 def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes: int) -> list[dict[str, Any]]:
-    """One row a bag: bag_id, split, label, logit (or one per class), probability, prediction."""
+    """One row a bag: bag_id, split, label, logit (or one per class), probability, prediction, patient_id."""
     probability = probabilities(logits, classes)
     rows = []
     for i, bag_id in enumerate(feed.facts.ids):
@@ -97,6 +104,7 @@ def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes
             row |= {f"probability_{c}": float(v) for c, v in enumerate(probability[i])}
             row["probability"] = float(probability[i].max())
             row["prediction"] = int(probability[i].argmax())
+        row["patient_id"] = feed.facts.patient_ids[i]
         rows.append(row)
     return rows
 
