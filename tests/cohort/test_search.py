@@ -17,7 +17,8 @@ from dasmil.data.cohort import load_cohort
 from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
-from dasmil.train.search import bags_state, parse_grid, search
+from dasmil.train.fit import TrainedRun, fit
+from dasmil.train.search import Question, bags_state, parse_grid, search, train_trials
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -65,6 +66,25 @@ def test_best_setting_wins_and_finished_trials_are_not_repeated(
     moved = [*val[:-1], replace(val[-1], features=val[-1].features + 1)]
     search("sa", train, moved, grid, **options)  # type: ignore[arg-type]
     assert len(calls) == 9  # the same names, other features
+
+
+def test_a_trial_is_scored_at_the_epoch_that_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[TrainedRun] = []
+
+    def remembering(*arguments: object, **settings: object) -> list[TrainedRun]:
+        runs.extend(fit(*arguments, **settings))  # type: ignore[arg-type]
+        return runs
+
+    monkeypatch.setattr(search_module, "fit", remembering)
+    torch.manual_seed(0)
+    noise = [replace(bag, features=torch.randn(5, 3)) for bag in bags("noise", 32, 0)]
+    settings = {"epochs": 30, "selection": "best-val", "monitor": "loss"}
+    question = Question("mean-pool", metric="loss", settings=settings)
+    trials = train_trials(question, noise[:12], noise[12:], [{"lr": 0.5}, {"lr": 0.1}])
+    for run, trial in zip(runs, trials, strict=True):
+        losses = [row["val_loss"] for row in run.history]
+        assert min(losses) < losses[-1] - 0.01  # noise is learned by heart: the last epoch is not the kept one
+        assert -trial.score == min(losses)
 
 
 def test_state_of_files_changes_with_what_is_read_from_them(made: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def search(
     preset: str | None = None,
     on_trial: Callable[[int, int, Trial], None] | None = None,
 ) -> list[Trial]:
-    """Train every setting of the grid and score it on the validation bags; best first.
+    """Train every setting of the grid and score its kept epoch on the validation bags; best first.
 
     journal: an optuna journal file; settings that it already holds for these bags and labels are not trained again.
     Settings that differ only in learning rate and weight decay are trained together, a few at a time.
@@ -117,7 +117,8 @@ def train_trials(
     ]
     runs = fit(question.model, train, val, runs=specs, model_options=own, preset=question.preset, **training)
     parts = [runs[number * seeds : (number + 1) * seeds] for number in range(len(together))]
-    scores = [float(np.mean([_score(run.history[-1], question.metric) for run in part])) for part in parts]
+    kept = [[run.history[run.epoch - 1] for run in part] for part in parts]  # the epoch whose weights are kept
+    scores = [float(np.mean([_score(row, question.metric) for row in rows])) for rows in kept]
     return [Trial(dict(combination), score) for combination, score in zip(together, scores, strict=True)]
 
 
@@ -214,8 +215,9 @@ def bags_state(bags: Sequence[Bag]) -> Any:
 def _identity(question: Question, train: Sequence[Bag], val: Sequence[Bag]) -> str:
     """A name for what the trials of a study have in common, so that a changed search does not reuse old scores."""
     common = {
-        "model": question.model, "bags": [bags_state(train), bags_state(val)], "seeds": question.seeds, "metric": question.metric,
-        "settings": dict(question.settings), "options": dict(question.options), "preset": question.preset,
+        "model": question.model, "bags": [bags_state(train), bags_state(val)], "seeds": question.seeds,
+        "metric": question.metric, "settings": dict(question.settings), "options": dict(question.options),
+        "preset": question.preset,
     }  # fmt: skip
     return config_hash(common)[:16]
 
