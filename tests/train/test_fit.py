@@ -8,7 +8,7 @@ import torch
 from toy import toy_bags
 
 import dasmil
-from dasmil.errors import DasmilError, InputError
+from dasmil.errors import DasmilError, DataError, InputError
 from dasmil.train import RunSpec
 from dasmil.train.augment import jitter_digits
 from dasmil.train.defaults import default_options, default_settings
@@ -264,6 +264,19 @@ def test_distance_scale_comes_from_the_bags_unless_given():
     given, _ = with_scale("das-mil", {"in_features": 4, "distance_scale": 7.0}, feed, from_data=True)
     assert given["distance_scale"] == 7.0
     assert with_scale("max-pool", {"in_features": 4}, feed, from_data=True) == ({"in_features": 4}, None)
+
+
+def test_only_models_that_need_distances_ask_for_instances_that_lie_apart():
+    here = [Bag(b.features, torch.zeros_like(b.coords), b.unit, b.bag_id, label=b.label) for b in toy_bags(4)]
+    for name in ("transmil", "sa-axial", "sa-fourier"):
+        model = dasmil.fit(name, here, epochs=1)[0].model
+        assert model.distance_scale == 1.0
+    scaled = {"epochs": 1, "model_options": {"distance_scale": 7.0}}
+    assert dasmil.fit("disc-rel-sa", here, **scaled)[0].model.distance_scale == 7.0
+    assert dasmil.fit("das-mil", here, **scaled, distance_init="model", restarts=0)[0].model.distance_scale == 7.0
+    for arguments in ({"model_name": "disc-rel-sa", "epochs": 1}, {"model_name": "das-mil", **scaled}):
+        with pytest.raises(DataError, match="no two instances of a bag lie apart"):
+            dasmil.fit(train_bags=here, **arguments)
 
 
 def test_theta_and_beta_have_their_own_step_and_no_decay():
