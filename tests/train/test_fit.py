@@ -115,6 +115,26 @@ def test_best_validation_epoch_is_kept_and_training_stops_early():
     assert len(seen) < 12 or max(run.epoch for run in runs) > 8
 
 
+def test_best_val_needs_every_class_to_compare_auroc():
+    train, val = toy_bags(8), [b for b in toy_bags(8, seed=9, prefix="val") if b.label == 1]
+    for monitor in ("auroc", "balanced_accuracy"):
+        with pytest.raises(
+            InputError, match=f"none of class 0, so selection 'best-val' cannot compare their {monitor}"
+        ):
+            dasmil.fit("mean-pool", train, val, epochs=1, selection="best-val", monitor=monitor)
+    run = dasmil.fit("mean-pool", train, val, epochs=3, selection="best-val")[0]  # the loss needs no second class
+    assert run.epoch == int(np.argmin([row["val_loss"] for row in run.history])) + 1
+
+
+def test_without_a_finite_validation_score_the_last_epoch_is_kept(monkeypatch):
+    train, val = toy_bags(8), toy_bags(8, seed=9, prefix="val")
+    last = dasmil.fit("mean-pool", train, val, epochs=3)[0]
+    monkeypatch.setattr("dasmil.train.attempt.Attempt._note_best", lambda *_: None)
+    kept = dasmil.fit("mean-pool", train, val, epochs=3, selection="best-val")[0]
+    assert kept.epoch == 3
+    assert torch.equal(flat(kept), flat(last))
+
+
 def test_stuck_runs_start_again_from_another_length_and_the_best_training_loss_wins():
     runs = dasmil.fit("das-mil", toy_bags(12), epochs=1, lr=1e-6, restarts=2, starts=1)
     attempts = runs[0].attempts
@@ -329,10 +349,20 @@ def test_wrong_arguments_are_one_clear_message(arguments, message):
         dasmil.fit("das-mil", toy_bags(6), **{"epochs": 1, **arguments})
 
 
-def test_unknown_model_and_overlapping_sets():
+def test_unknown_model_and_sets_that_do_not_go_together(tmp_path):
     with pytest.raises(InputError, match="Did you mean 'das-mil'"):
         dasmil.fit("dasmil", toy_bags(4), epochs=1)
     with pytest.raises(InputError, match="6 validation bags are training bags too"):
         dasmil.fit("das-mil", toy_bags(8), toy_bags(6), epochs=1)
+    train, val, odd = toy_bags(8), toy_bags(6, prefix="val"), toy_bags(3, prefix="odd")
+    odd[2] = Bag(odd[2].features, odd[2].coords, "um", "odd/2", label=2)
+    refused = {
+        "validation": (val, "6 test bags are validation bags too"),
+        "training": (train, "8 test bags are training bags too"),
+        "classes": (odd, "the test bags have a class 2 that no training bag has"),
+    }
+    for name, (test, message) in refused.items():
+        with pytest.raises(InputError, match=message):
+            dasmil.fit("mean-pool", train, val, epochs=1, tests={"test": test}, out=tmp_path / name)
     with pytest.raises(DasmilError, match="no positive bag"):
         dasmil.fit("das-mil", [b for b in toy_bags(8) if b.label == 0], epochs=1)
