@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,12 @@ import torch
 
 import dasmil.train.search as search_module
 from dasmil.cli import app
+from dasmil.data.cohort import load_cohort
+from dasmil.data.labels import LabelRow
+from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
-from dasmil.train.search import parse_grid, search
+from dasmil.train.fit import TrainedRun, fit
+from dasmil.train.search import Question, bags_state, parse_grid, search, train_trials
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -53,6 +60,53 @@ def test_best_setting_wins_and_finished_trials_are_not_repeated(
     assert len(calls) == 3  # only the new value
     search("sa", train, val[:10], grid, **options)  # type: ignore[arg-type]
     assert len(calls) == 5  # other bags: old scores do not count
+    flipped = [replace(bag, label=1 - (bag.label or 0)) for bag in train]
+    search("sa", flipped, val, grid, **options)  # type: ignore[arg-type]
+    assert len(calls) == 7  # the same names, other labels
+    moved = [*val[:-1], replace(val[-1], features=val[-1].features + 1)]
+    search("sa", train, moved, grid, **options)  # type: ignore[arg-type]
+    assert len(calls) == 9  # the same names, other features
+
+
+def test_a_trial_is_scored_at_the_epoch_that_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[TrainedRun] = []
+
+    def remembering(*arguments: object, **settings: object) -> list[TrainedRun]:
+        runs.extend(fit(*arguments, **settings))  # type: ignore[arg-type]
+        return runs
+
+    monkeypatch.setattr(search_module, "fit", remembering)
+    torch.manual_seed(0)
+    noise = [replace(bag, features=torch.randn(5, 3)) for bag in bags("noise", 32, 0)]
+    settings = {"epochs": 30, "selection": "best-val", "monitor": "loss"}
+    question = Question("mean-pool", metric="loss", settings=settings)
+    trials = train_trials(question, noise[:12], noise[12:], [{"lr": 0.5}, {"lr": 0.1}])
+    for run, trial in zip(runs, trials, strict=True):
+        losses = [row["val_loss"] for row in run.history]
+        assert min(losses) < losses[-1] - 0.01  # noise is learned by heart: the last epoch is not the kept one
+        assert -trial.score == min(losses)
+
+
+def test_state_of_files_changes_with_what_is_read_from_them(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bags"
+    shutil.copytree(made / "bags", folder)
+    labels = [LabelRow(path.stem, str(i % 2)) for i, path in enumerate(sorted(folder.iterdir()))]
+    states = [bags_state(load_cohort(folder, labels)), bags_state(load_cohort(folder, labels))]
+    assert states[0] == states[1]
+    assert json.loads(json.dumps(states[0])) == states[0]
+    other = [LabelRow(row.slide, str(i // 2 % 2)) for i, row in enumerate(labels)]
+    states = [
+        states[0],
+        bags_state(load_cohort(folder, other)),
+        bags_state(load_cohort(folder, labels, max_instances=20)),
+        bags_state(load_cohort(folder, labels, scales=Scales(Scale(mpp=0.5)))),
+        bags_state(load_cohort(folder, labels, scales=Scales(table={labels[0].slide: Scale(mpp=0.5)}))),
+        bags_state(load_cohort(folder, labels)[1:]),
+    ]
+    os.utime(folder / f"{labels[0].slide}.h5", (1, 1))
+    states.append(bags_state(load_cohort(folder, labels)))
+    assert len({json.dumps(state) for state in states}) == 7
+    assert bags_state([]) is None
 
 
 def test_nested_command(made: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from toy import toy_bags
 
 import dasmil
-from dasmil.errors import DasmilError, InputError
+from dasmil.errors import DasmilError, DataError, InputError
 from dasmil.train import RunSpec
 from dasmil.train.augment import jitter_digits
 from dasmil.train.defaults import default_options, default_settings
@@ -113,6 +113,26 @@ def test_best_validation_epoch_is_kept_and_training_stops_early():
         loss = -(weights * np.log(np.where(y == 1, p, 1 - p))).mean()
         assert loss == pytest.approx(losses[run.epoch - 1], abs=1e-4)
     assert len(seen) < 12 or max(run.epoch for run in runs) > 8
+
+
+def test_best_val_needs_every_class_to_compare_auroc():
+    train, val = toy_bags(8), [b for b in toy_bags(8, seed=9, prefix="val") if b.label == 1]
+    for monitor in ("auroc", "balanced_accuracy"):
+        with pytest.raises(
+            InputError, match=f"none of class 0, so selection 'best-val' cannot compare their {monitor}"
+        ):
+            dasmil.fit("mean-pool", train, val, epochs=1, selection="best-val", monitor=monitor)
+    run = dasmil.fit("mean-pool", train, val, epochs=3, selection="best-val")[0]  # the loss needs no second class
+    assert run.epoch == int(np.argmin([row["val_loss"] for row in run.history])) + 1
+
+
+def test_without_a_finite_validation_score_the_last_epoch_is_kept(monkeypatch):
+    train, val = toy_bags(8), toy_bags(8, seed=9, prefix="val")
+    last = dasmil.fit("mean-pool", train, val, epochs=3)[0]
+    monkeypatch.setattr("dasmil.train.attempt.Attempt._note_best", lambda *_: None)
+    kept = dasmil.fit("mean-pool", train, val, epochs=3, selection="best-val")[0]
+    assert kept.epoch == 3
+    assert torch.equal(flat(kept), flat(last))
 
 
 def test_stuck_runs_start_again_from_another_length_and_the_best_training_loss_wins():
@@ -266,6 +286,19 @@ def test_distance_scale_comes_from_the_bags_unless_given():
     assert with_scale("max-pool", {"in_features": 4}, feed, from_data=True) == ({"in_features": 4}, None)
 
 
+def test_only_models_that_need_distances_ask_for_instances_that_lie_apart():
+    here = [Bag(b.features, torch.zeros_like(b.coords), b.unit, b.bag_id, label=b.label) for b in toy_bags(4)]
+    for name in ("transmil", "sa-axial", "sa-fourier"):
+        model = dasmil.fit(name, here, epochs=1)[0].model
+        assert model.distance_scale == 1.0
+    scaled = {"epochs": 1, "model_options": {"distance_scale": 7.0}}
+    assert dasmil.fit("disc-rel-sa", here, **scaled)[0].model.distance_scale == 7.0
+    assert dasmil.fit("das-mil", here, **scaled, distance_init="model", restarts=0)[0].model.distance_scale == 7.0
+    for arguments in ({"model_name": "disc-rel-sa", "epochs": 1}, {"model_name": "das-mil", **scaled}):
+        with pytest.raises(DataError, match="no two instances of a bag lie apart"):
+            dasmil.fit(train_bags=here, **arguments)
+
+
 def test_theta_and_beta_have_their_own_step_and_no_decay():
     bags = toy_bags(8)
     settings = {"epochs": 1, "lr": 1e-5, "weight_decay": 0.0, "restarts": 0, "starts": 1}
@@ -322,10 +355,20 @@ def test_bags_that_cannot_be_trained_on_leave_no_run_behind(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_unknown_model_and_overlapping_sets():
+def test_unknown_model_and_sets_that_do_not_go_together(tmp_path):
     with pytest.raises(InputError, match="Did you mean 'das-mil'"):
         dasmil.fit("dasmil", toy_bags(4), epochs=1)
     with pytest.raises(InputError, match="6 validation bags are training bags too"):
         dasmil.fit("das-mil", toy_bags(8), toy_bags(6), epochs=1)
+    train, val, odd = toy_bags(8), toy_bags(6, prefix="val"), toy_bags(3, prefix="odd")
+    odd[2] = Bag(odd[2].features, odd[2].coords, "um", "odd/2", label=2)
+    refused = {
+        "validation": (val, "6 test bags are validation bags too"),
+        "training": (train, "8 test bags are training bags too"),
+        "classes": (odd, "the test bags have a class 2 that no training bag has"),
+    }
+    for name, (test, message) in refused.items():
+        with pytest.raises(InputError, match=message):
+            dasmil.fit("mean-pool", train, val, epochs=1, tests={"test": test}, out=tmp_path / name)
     with pytest.raises(DasmilError, match="no positive bag"):
         dasmil.fit("das-mil", [b for b in toy_bags(8) if b.label == 0], epochs=1)

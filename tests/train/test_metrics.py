@@ -74,6 +74,19 @@ def test_nan_predictions_are_refused():
         score([0, 1], [0.1, float("nan")])
 
 
+def test_labels_that_the_predictions_do_not_know_are_refused():
+    with pytest.raises(InputError, match="label 2, but the predictions are of 2 classes: expected labels 0 to 1"):
+        score([0, 1, 2, 2], [0.1, 0.9, 0.5, 0.5])
+    with pytest.raises(InputError, match="label -1"):
+        choose_threshold([0, -1], [0.1, 0.9])
+    three = np.full((4, 3), 1 / 3)
+    with pytest.raises(InputError, match="label 3, but the predictions are of 3 classes"):
+        score([0, 1, 2, 3], three)
+    with pytest.raises(InputError, match="label 2, but the predictions are of 2 classes"):
+        summarise([0, 1, 2], [[0.1, 0.9, 0.5]] * 3, [0.5] * 3)
+    assert summarise([0, 1, 2, 2], [three] * 2, [0.5] * 2)["mean"]["brier"] == pytest.approx(2 / 3)
+
+
 def test_threshold_maximises_balanced_accuracy():
     y, p = binary(seed=5)
     chosen = choose_threshold(y, p)

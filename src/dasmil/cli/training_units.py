@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dasmil.cli.sources import Splits
     from dasmil.engine import EngineOptions, Unit
     from dasmil.train.search import Journal, Question
-    from dasmil.types import Bag
 
 _PATHS = ("mnist_dir", "features", "reference")
 
@@ -62,31 +61,19 @@ def _round_unit(
 ) -> Unit:
     from dasmil.engine import Unit
     from dasmil.train.config import config_hash
+    from dasmil.train.search import bags_state
 
     arguments: dict[str, Any] = {
         "source": source, "number": number, "model": model, "training": chosen.training, "options": chosen.options,
         "preset": chosen.preset, "seeds": seeds, "folder": str(folder),
     }  # fmt: skip
     # A summary alone does not say with which settings and bags it was made; this mark does.
-    state = [_state(splits.train), _state(splits.val or []), *(_state(bags) for bags in splits.tests.values())]
-    table = source["cohort"]["bags"]
-    made_with = config_hash({**arguments, "state": state, "table": _stamp(Path(table)) if table else None})
+    state = [bags_state(bags) for bags in (splits.train, splits.val or [], *splits.tests.values())]
+    made_with = config_hash({**arguments, "state": state})
     done = out / "logs" / f"{folder.name}-{made_with[:12]}.done"
     if not (folder / "summary.json").exists():
         done.unlink(missing_ok=True)
     return Unit(folder.name, "dasmil.cli.training_units:train_round", {**arguments, "done": str(done)}, str(done))
-
-
-def _state(bags: Sequence[Bag]) -> list[Any]:
-    """Which bags these are, without reading features: names, and size and time of their files."""
-    entries = getattr(bags, "entries", None)
-    if entries is None:
-        return [bag.bag_id for bag in bags]
-    return [[entry.bag_id, entry.label, *(_stamp(path) for path in entry.paths)] for entry in entries]
-
-
-def _stamp(path: Path) -> list[int] | None:
-    return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else None
 
 
 def train_round(

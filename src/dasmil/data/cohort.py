@@ -40,6 +40,7 @@ class Cohort(Sequence[Bag]):
         classes: tuple[str, ...],
         report: CohortReport,
         *,
+        scales: Scales | None = None,
         max_instances: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -48,6 +49,7 @@ class Cohort(Sequence[Bag]):
         self.entries = tuple(entries)
         self.classes = classes
         self.report = report
+        self.scales = scales or Scales()
         self.max_instances = max_instances
         self.seed = seed
 
@@ -69,6 +71,7 @@ class Cohort(Sequence[Bag]):
             [self.entries[i] for i in indices],
             self.classes,
             self.report,
+            scales=self.scales,
             max_instances=self.max_instances,
             seed=self.seed,
         )
@@ -135,7 +138,7 @@ def load_cohort(
     if strict and report.unmatched:
         raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}")
     entries = _per_patient(matched, readers) if per_patient else _per_slide(matched, readers)
-    return Cohort(entries, matched.classes, report, max_instances=max_instances, seed=seed)
+    return Cohort(entries, matched.classes, report, scales=scales, max_instances=max_instances, seed=seed)
 
 
 def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:

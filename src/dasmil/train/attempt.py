@@ -106,8 +106,12 @@ class Attempt:
 
     @property
     def weights(self) -> Tensor:
-        """The weights to keep [R, P]: of the last, or of the best validation epoch."""
-        return self.replicas.flat.detach() if self.best is None else self.best
+        """The weights to keep [R, P]: of the last, or of the best validation epoch if one had a finite score."""
+        last = self.replicas.flat.detach()
+        if self.best is None:
+            return last
+        scored = torch.tensor([[state.best_epoch is not None] for state in self.states], device=self.device)
+        return torch.where(scored, self.best, last)
 
     def kept_epoch(self, run: int) -> int:
         """The epoch that these weights are of."""

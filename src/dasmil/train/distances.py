@@ -67,18 +67,18 @@ def with_scale(
     """Options with a distance_scale, and the lengths that theta may start from (None: start as the model says).
 
     A given distance_scale stays. Else it is twice the middle length for a model with learned distances (theta then
-    starts at 0.5), and the largest distance in the training bags for other models that look at positions, or when
-    distances do not start from the data.
+    starts at 0.5), and the largest distance in the training bags for other models that look at distances, or when
+    learned ones do not start from the data. Distances are measured only where one of these needs them.
     """
     options = dict(options)
-    if MODELS[name].position == "none":
+    if MODELS[name].position != "relative":  # "absolute" models look at places, not at distances
         return options, None
-    learned = bool(_probe(name, options).distance_parameters())
+    local = from_data and bool(_probe(name, options).distance_parameters())
+    if "distance_scale" in options and not local:
+        return options, None
     lengths = measure_lengths(feed)
-    if "distance_scale" not in options:
-        local = learned and from_data
-        options["distance_scale"] = 2 * lengths.at(0.5) if local else lengths.extent
-    return options, lengths if learned and from_data else None
+    options.setdefault("distance_scale", 2 * lengths.at(0.5) if local else lengths.extent)
+    return options, lengths if local else None
 
 
 def finds_length(options: Mapping[str, Any], lengths: Lengths | None) -> bool:

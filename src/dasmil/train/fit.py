@@ -88,14 +88,13 @@ def fit(
     config = training_config({**default_settings(model_name, shape, len(train.facts.ids), settings), **settings})
     specs = list(runs) if runs is not None else _specs(seeds, config)
     val = None
+    classes = max(2, train.facts.classes)
     if val_bags is not None and len(val_bags):
         val = Feed(val_bags, device, memory_gb=config.memory_gb, name="validation")
-        _check_alike(train.facts, val.facts, "validation")
-    if val is None and config.selection == "best-val":
-        raise InputError("selection 'best-val' needs validation bags; without them only the last epoch can be kept")
-    classes = max(2, train.facts.classes)
-    if val is not None and val.facts.classes > classes:
-        raise InputError(f"the validation bags have a class {val.facts.classes - 1} that no training bag has")
+        _check_alike(train.facts, val.facts, "validation", classes)
+        _check_apart({"training": train.facts}, val.facts, "validation")
+    if config.selection == "best-val":
+        _check_monitor(val, config.monitor, classes)
     BagLoss.of(train.facts.labels, classes, config.balance_classes, device)  # refuses before a folder is made
     options = default_options(model_name, shape, preset, model_options or {})
     options = _options(model_name, preset, options, train, classes)
@@ -141,9 +140,11 @@ def fit(
     if store is not None:
         sets = {"train": train} | ({} if val is None else {"val": val})
         # Test bags are opened only here, when the weights are final.
+        seen = {"training": train.facts} | ({} if val is None else {"validation": val.facts})
         for name, bags in (tests or {}).items():
             sets[name] = Feed(bags, device, memory_gb=config.memory_gb, name=name)
-            _check_alike(train.facts, sets[name].facts, name)
+            _check_alike(train.facts, sets[name].facts, name, classes)
+            _check_apart(seen, sets[name].facts, name)
         write_results(store, trained, sets, classes, data_record({k: f.facts for k, f in sets.items()}, data))
     return trained
 
@@ -176,16 +177,34 @@ def _options(name: str, preset: str | None, given: Mapping[str, Any], train: Fee
     return options
 
 
-def _check_alike(train: Facts, other: Facts, name: str) -> None:
+def _check_alike(train: Facts, other: Facts, name: str, classes: int) -> None:
     if train.feature_shape != other.feature_shape or train.unit != other.unit:
         raise InputError(
             f"the {name} bags have features {other.feature_shape} in {other.unit}, the training bags "
             f"{train.feature_shape} in {train.unit}: they must come from the same encoder and unit"
         )
-    shared = set(train.ids) & set(other.ids)
-    if shared:
+    if other.classes > classes:
+        raise InputError(f"the {name} bags have a class {other.classes - 1} that no training bag has")
+
+
+def _check_apart(seen: Mapping[str, Facts], other: Facts, name: str) -> None:
+    for kind, facts in seen.items():
+        shared = set(facts.ids) & set(other.ids)
+        if shared:
+            raise InputError(
+                f"{len(shared)} {name} bags are {kind} bags too (for example {min(shared)!r}): separate them"
+            )
+
+
+def _check_monitor(val: Feed | None, monitor: str, classes: int) -> None:
+    """Whether validation bags can tell which epoch is best."""
+    if val is None:
+        raise InputError("selection 'best-val' needs validation bags; without them only the last epoch can be kept")
+    missing = sorted(set(range(classes)) - set(val.facts.labels.tolist()))
+    if monitor != "loss" and missing:
         raise InputError(
-            f"{len(shared)} {name} bags are training bags too (for example {min(shared)!r}): separate them"
+            f"the validation bags have none of class {missing[0]}, so selection 'best-val' cannot compare their "
+            f"{monitor}: add some, or set monitor to 'loss'"
         )
 
 

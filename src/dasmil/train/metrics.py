@@ -92,9 +92,9 @@ def summarise(
     set of bags can be trusted; the standard deviation says how much a new seed changes. The ensemble is the mean
     probability. patients: of every bag, None where every bag has its own.
     """
-    y, stacked = _checked(labels, np.stack([np.asarray(p, dtype=np.float64) for p in probabilities], axis=1))
-    runs = [stacked[:, r] for r in range(stacked.shape[1])]
-    mean_probability = stacked.mean(1)
+    y, _ = _checked(labels, probabilities[0])
+    runs = [_checked(y, p)[1] for p in probabilities]
+    mean_probability = np.stack(runs, axis=1).mean(1)
     per_run = [score(y, p, threshold=t) for p, t in zip(runs, thresholds, strict=True)]
     ensemble = score(y, mean_probability, threshold=ensemble_threshold)
     draws: dict[str, list[Array]] = {name: [] for name in METRICS}
@@ -189,6 +189,13 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.in
         )
     if not np.isfinite(p).all():
         raise InputError(f"{int((~np.isfinite(p)).sum())} predictions are NaN or infinite: the model diverged")
+    classes = 2 if p.ndim == 1 else p.shape[1]
+    if y.min() < 0 or y.max() >= classes:
+        wrong = y.min() if y.min() < 0 else y.max()
+        raise InputError(
+            f"a bag has the label {wrong}, but the predictions are of {classes} classes: expected labels 0 to "
+            f"{classes - 1}; number the classes as in training"
+        )
     return y, p
 
 

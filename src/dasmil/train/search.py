@@ -6,16 +6,19 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
+from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError, MissingDependencyError, unknown_name
 from dasmil.models import MODELS
 from dasmil.train.config import TrainingConfig, config_hash
 from dasmil.train.defaults import default_settings
+from dasmil.train.feed import Feed
 from dasmil.train.fit import fit
 from dasmil.train.loop import RunSpec
 from dasmil.types import Bag
@@ -81,10 +84,10 @@ def search(
     preset: str | None = None,
     on_trial: Callable[[int, int, Trial], None] | None = None,
 ) -> list[Trial]:
-    """Train every setting of the grid and score it on the validation bags; best first.
+    """Train every setting of the grid and score its kept epoch on the validation bags; best first.
 
-    journal: an optuna journal file; settings that it already holds are not trained again. Settings that differ only in
-    learning rate and weight decay are trained together, a few at a time.
+    journal: an optuna journal file; settings that it already holds for these bags and labels are not trained again.
+    Settings that differ only in learning rate and weight decay are trained together, a few at a time.
     """
     question = Question(model, seeds, metric, dict(settings or {}), dict(options or {}), preset)
     kept = Journal(journal, question, train, val)
@@ -114,7 +117,8 @@ def train_trials(
     ]
     runs = fit(question.model, train, val, runs=specs, model_options=own, preset=question.preset, **training)
     parts = [runs[number * seeds : (number + 1) * seeds] for number in range(len(together))]
-    scores = [float(np.mean([_score(run.history[-1], question.metric) for run in part])) for part in parts]
+    kept = [[run.history[run.epoch - 1] for run in part] for part in parts]  # the epoch whose weights are kept
+    scores = [float(np.mean([_score(row, question.metric) for row in rows])) for rows in kept]
     return [Trial(dict(combination), score) for combination, score in zip(together, scores, strict=True)]
 
 
@@ -189,12 +193,31 @@ class Journal:
         return sorted(trials, key=lambda trial: -trial.score)
 
 
+def bags_state(bags: Sequence[Bag]) -> Any:
+    """What changes when bags, their labels or how they are read change; plain values.
+
+    Bags in files: names, labels, size and time of the files, scale and sampling, without reading features. Others: a
+    SHA-256 of everything in them.
+    """
+    if isinstance(bags, Cohort) and all(entry.paths for entry in bags.entries):
+        return {
+            "bags": [
+                [entry.bag_id, entry.label, *([path.stat().st_size, path.stat().st_mtime_ns] for path in entry.paths)]
+                for entry in bags.entries
+            ],
+            "scales": asdict(bags.scales), "max_instances": bags.max_instances, "seed": bags.seed,
+        }  # fmt: skip
+    if not len(bags):
+        return None
+    return Feed(bags, torch.device("cpu"), memory_gb=0.0, name="given", labelled=False).facts.fingerprint
+
+
 def _identity(question: Question, train: Sequence[Bag], val: Sequence[Bag]) -> str:
     """A name for what the trials of a study have in common, so that a changed search does not reuse old scores."""
-    ids = [[str(name) for name in getattr(bags, "bag_ids", None) or [b.bag_id for b in bags]] for bags in (train, val)]
     common = {
-        "model": question.model, "bags": ids, "seeds": question.seeds, "metric": question.metric,
-        "settings": dict(question.settings), "options": dict(question.options), "preset": question.preset,
+        "model": question.model, "bags": [bags_state(train), bags_state(val)], "seeds": question.seeds,
+        "metric": question.metric, "settings": dict(question.settings), "options": dict(question.options),
+        "preset": question.preset,
     }  # fmt: skip
     return config_hash(common)[:16]
 
