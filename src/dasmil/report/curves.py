@@ -17,7 +17,10 @@ RESAMPLES = 200
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """True positive rates on a grid of false positive rates: of each seed, their mean, and its 95 % band."""
+    """True positive rates on a grid of false positive rates: of each seed, their mean, and its 95 % band.
+
+    Of a cross-validation every rate is the mean over folds, so the area below is the mean AUROC.
+    """
 
     fpr: Array
     mean: Array
@@ -26,23 +29,27 @@ class Roc:
     high: Array | None
 
 
-def roc_curve(
-    labels: ArrayLike, scores: Sequence[ArrayLike], *, resamples: int = RESAMPLES, seed: int = 0
-) -> Roc | None:
-    """The ROC curves of several runs on the same bags; None when only one class is there.
+def roc_curve(*folds: tuple[ArrayLike, Sequence[ArrayLike]], resamples: int = RESAMPLES, seed: int = 0) -> Roc | None:
+    """The ROC curves of several seeds, averaged over folds of (labels, scores of each seed); one fold: as they are.
 
-    The band is the 95 % interval of the mean curve when bags are resampled within their class.
+    Folds with one class only have no curve and are left out; None when none is left. The band is the 95 % interval of
+    the mean curve when bags are resampled within their fold and class.
     """
-    truth = np.asarray(labels).astype(bool)
-    if truth.all() or not truth.any():
-        return None
-    weights = np.zeros((1 + resamples, len(truth)))
-    weights[0] = 1
     rng = np.random.default_rng(seed)
-    for side in (truth, ~truth):
-        members = np.flatnonzero(side)
-        weights[1:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), resamples)
-    curves = np.stack([_rates(truth, np.asarray(s, dtype=np.float64), weights) for s in scores])
+    parts = []
+    for labels, scores in folds:
+        truth = np.asarray(labels).astype(bool)
+        if truth.all() or not truth.any():
+            continue
+        weights = np.zeros((1 + resamples, len(truth)))
+        weights[0] = 1
+        for side in (truth, ~truth):
+            members = np.flatnonzero(side)
+            weights[1:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), resamples)
+        parts.append(np.stack([_rates(truth, np.asarray(s, dtype=np.float64), weights) for s in scores]))
+    if not parts:
+        return None
+    curves = np.stack([np.mean(same_seed, axis=0) for same_seed in zip(*parts)])
     mean = curves.mean(0)
     low, high = np.percentile(mean[1:], [2.5, 97.5], axis=0) if resamples else (None, None)
     return Roc(GRID, mean[0], list(curves[:, 0]), low, high)
