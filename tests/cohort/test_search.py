@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch
 import dasmil.train.search as search_module
 from dasmil.cli import app
 from dasmil.errors import InputError
-from dasmil.train.search import parse_grid, search
+from dasmil.train.search import Trial, parse_grid, search
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -84,3 +86,22 @@ def test_grid_names_are_checked() -> None:
         parse_grid(["lr=1", "lr=2"], "das-mil")
     with pytest.raises(InputError, match="nothing to search"):
         parse_grid([], "das-mil")
+
+
+def test_a_trial_that_diverged_is_null_in_the_printed_json(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = search_module.train_trials
+
+    def diverging(*arguments: Any) -> list[Trial]:
+        return [replace(t, score=float("-inf")) if t.settings["lr"] == 1.0 else t for t in original(*arguments)]
+
+    monkeypatch.setattr(search_module, "train_trials", diverging)
+    arguments = [
+        "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool",
+        "--grid", "lr=1.0,1e-3", "--epochs", 1, "--seeds", 1, "--out", tmp_path / "s", "--json",
+    ]  # fmt: skip
+    app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+    printed = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert [trial["settings"]["lr"] for trial in printed["rounds"][0]["trials"]] == [1e-3, 1.0]
+    assert printed["rounds"][0]["trials"][1]["score"] is None
