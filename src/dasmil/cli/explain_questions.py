@@ -147,6 +147,21 @@ class Labelled:
         protocol, split = self._set(known)
         return f"{self.data or known.get('name')}, {protocol} protocol, split {split}"
 
+    def state(self, run: Path) -> tuple[object, ...]:
+        """What decides the figures beside `describe`: how bags are read, and their files; nothing for built-in data."""
+        from dasmil.cli.training_units import stamp
+        from dasmil.data.formats import find_feature_files
+        from dasmil.data.tables import is_table
+
+        known = run_data(run)
+        if self.bags is None and (self.data is not None or "cohort" not in known):
+            return ()
+        cohort = known.get("cohort", {})
+        bags = self.bags or Path(cohort["bags"])
+        tables = [self.labels] if self.bags else [cohort.get(n) for n in ("labels", "slide_table", "scale_table")]
+        files = [*([bags] if is_table(bags) else find_feature_files(bags)), *(Path(t) for t in tables if t)]
+        return self.mpp, self.tile_um, known, [(str(file), stamp(file)) for file in files]
+
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     from rich.console import Console

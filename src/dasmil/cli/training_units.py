@@ -70,7 +70,7 @@ def _round_unit(
     # A summary alone does not say with which settings and bags it was made; this mark does.
     state = [_state(splits.train), _state(splits.val or []), *(_state(bags) for bags in splits.tests.values())]
     table = source["cohort"]["bags"]
-    made_with = config_hash({**arguments, "state": state, "table": _stamp(Path(table)) if table else None})
+    made_with = config_hash({**arguments, "state": state, "table": stamp(Path(table)) if table else None})
     done = out / "logs" / f"{folder.name}-{made_with[:12]}.done"
     if not (folder / "summary.json").exists():
         done.unlink(missing_ok=True)
@@ -82,10 +82,11 @@ def _state(bags: Sequence[Bag]) -> list[Any]:
     entries = getattr(bags, "entries", None)
     if entries is None:
         return [bag.bag_id for bag in bags]
-    return [[entry.bag_id, entry.label, *(_stamp(path) for path in entry.paths)] for entry in entries]
+    return [[entry.bag_id, entry.label, *(stamp(path) for path in entry.paths)] for entry in entries]
 
 
-def _stamp(path: Path) -> list[int] | None:
+def stamp(path: Path) -> list[int] | None:
+    """Size and time of a file; None where there is none."""
     return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else None
 
 
