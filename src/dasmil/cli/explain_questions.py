@@ -172,9 +172,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
         table.add_column(name, justify="left" if k < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    console = Console(markup=False)  # names may hold square brackets
     if not console.is_terminal:
-        console = Console(width=200)  # a file or pipe has no edge to wrap at
+        console = Console(width=200, markup=False)  # a file or pipe has no edge to wrap at
     console.print(table)
 
 
@@ -240,13 +240,16 @@ class status:
 
     def __init__(self, text: str) -> None:
         from rich.console import Console
+        from rich.text import Text
 
         self._text = text
-        self._status = Console(stderr=True).status(text)
+        self._status = Console(stderr=True).status(Text(text))
 
     def __enter__(self) -> Callable[[str], None]:
+        from rich.text import Text
+
         self._status.start()
-        return lambda step: self._status.update(f"{self._text}: {step}")
+        return lambda step: self._status.update(Text(f"{self._text}: {step}"))
 
     def __exit__(self, *_: object) -> None:
         self._status.stop()
