@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
 from dasmil.train.fit import TrainedRun, fit
-from dasmil.train.search import Question, bags_state, parse_grid, search, train_trials
+from dasmil.train.search import Question, Trial, bags_state, parse_grid, search, train_trials
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -138,3 +139,22 @@ def test_grid_names_are_checked() -> None:
         parse_grid(["lr=1", "lr=2"], "das-mil")
     with pytest.raises(InputError, match="nothing to search"):
         parse_grid([], "das-mil")
+
+
+def test_a_trial_that_diverged_is_null_in_the_printed_json(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = search_module.train_trials
+
+    def diverging(*arguments: Any) -> list[Trial]:
+        return [replace(t, score=float("-inf")) if t.settings["lr"] == 1.0 else t for t in original(*arguments)]
+
+    monkeypatch.setattr(search_module, "train_trials", diverging)
+    arguments = [
+        "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool",
+        "--grid", "lr=1.0,1e-3", "--epochs", 1, "--seeds", 1, "--out", tmp_path / "s", "--json",
+    ]  # fmt: skip
+    app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+    printed = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert [trial["settings"]["lr"] for trial in printed["rounds"][0]["trials"]] == [1e-3, 1.0]
+    assert printed["rounds"][0]["trials"][1]["score"] is None

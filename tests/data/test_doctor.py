@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.cli.doctor import doctor
+from dasmil.cli.doctor import _shown, doctor
 from dasmil.data.doctor import Checkup, check_bags
 from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
@@ -141,3 +142,17 @@ def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys
     assert answer["healthy"] is False
     assert answer["rows"][0]["slide"] == "a"
     assert {finding["check"] for finding in answer["findings"]} == {"labels", "one class only"}
+
+
+def test_names_with_square_brackets_are_printed_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("slide[he]", "x[b]"):
+        write(tmp_path / "bags", name)
+    assert doctor(tmp_path / "bags") == 0
+    printed = capsys.readouterr().out
+    assert "slide[he]" in printed
+    assert "x[b]" in printed
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(_shown([(1, 2, "slide[he]"), (2, 2, "x[/b]")], quiet=False)) == [(2, 2, "x[/b]")]
+    assert "Checking x[/b]" in capsys.readouterr().err

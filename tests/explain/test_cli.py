@@ -1,12 +1,14 @@
 """`dasmil explain` from end to end, with a tiny trained run."""
 
 import json
+from dataclasses import replace
 
 import h5py
 import pytest
 import torch
 
 from dasmil.cli import app
+from dasmil.cli.explain_questions import print_table, status
 from dasmil.data.store import write_bag
 from dasmil.errors import DasmilError
 from dasmil.models import create_model
@@ -176,3 +178,16 @@ def test_a_bag_without_coordinates_is_refused(run, tmp_path):
         del file["coords"]
     with pytest.raises(DasmilError, match="has no coordinates, so nothing can be placed on a map"):
         call(run, "--bag", tmp_path / "s9.h5", "-o", tmp_path / "out")
+
+
+def test_names_with_square_brackets_are_printed_as_they_are(run, tmp_path, capsys):
+    file = tmp_path / "x[b].h5"
+    write_bag(file, replace(bag(9), bag_id="x[/b]"))
+    assert call(run, "--bag", file, "-o", tmp_path / "slide[he]" / "x[" / "b]") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("x[/b]: 6 instances")
+    assert str(tmp_path / "slide[he]" / "x[" / "b]" / "explanation.html") in printed.splitlines()
+    print_table(("data",), [("bags[he]",), ("x[/b]",)])
+    assert capsys.readouterr().out.split() == ["data", "bags[he]", "x[/b]"]
+    with status("scoring x[/b]") as show:
+        show("slide[/he]")

@@ -3,15 +3,19 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from dasmil.cli.explain import app
+from dasmil.cli.explain_questions import Labelled
+from dasmil.data.store import read_bag, write_bag
 from dasmil.errors import InputError
 from dasmil.explain import key_instances
 from dasmil.explain.key_table import KeyRow, read_rows, write_markdown, write_rows
 from dasmil.models import create_model
+from dasmil.types import Bag
 
 
 def call(*arguments):
@@ -92,3 +96,41 @@ def test_rows_come_back_as_written_and_models_are_ordered_by_their_best_score(tm
     assert lines[2].startswith("| m | x | 0.500 ± 0.141 (0.100-0.900) | 0.700 ")
     with open(tmp_path / "t.csv", newline="") as file:
         assert next(csv.reader(file))[0] == "data"
+
+
+def test_own_bags_are_scored_again_when_they_their_labels_or_their_scale_change(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    create_model("mean-pool", in_features=3, unit="um").save(tmp_path / "m.safetensors")
+    (tmp_path / "bags").mkdir()
+    for k in range(4):
+        key = torch.tensor([k % 2 == 1, False, False, False])
+        bag = Bag(torch.randn(4, 3), torch.rand(4, 2) * 90, "um", f"s{k}", key_instances=key, metadata={"tile_um": 9.0})
+        write_bag(tmp_path / "bags" / f"s{k}.h5", bag)
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.csv").write_text("slide,label\n" + "".join(f"s{k},{k % 2}\n" for k in range(4)))
+    calls = []
+    real = key_instances.bag_aurocs
+    monkeypatch.setattr(key_instances, "bag_aurocs", lambda *a, **k: (calls.append(1), real(*a, **k))[1])
+
+    def times(*arguments, labels="one"):
+        calls.clear()
+        ask = (tmp_path / "m.safetensors", "--key-instances", "--bags", tmp_path / "bags")
+        assert call(*ask, "--labels", tmp_path / f"{labels}.csv", *arguments, "-o", tmp_path / "out") == 0
+        return len(calls)
+
+    assert [times(), times()] == [1, 0]
+    assert [times(labels="two"), times(labels="two")] == [1, 0]
+    assert [times("--mpp", 0.5), times("--mpp", 0.5), times("--tile-um", 9)] == [1, 0, 1]
+    assert [times(), times()] == [1, 0], "another question has taken the place of its rows"
+    write_bag(tmp_path / "bags" / "s1.h5", replace(read_bag(tmp_path / "bags" / "s1.h5"), features=torch.randn(4, 3)))
+    assert [times(), times()] == [1, 0]
+    with open(tmp_path / "one.csv", "a") as file:
+        file.write("s9,1\n")
+    assert [times(), times()] == [1, 0]
+
+
+def test_rows_of_built_in_data_stay_known(tmp_path):
+    run = make_run(tmp_path / "a", seeds=1)
+    ask = {"protocol": "clean", "bags": None, "labels": None, "limit": None, "mpp": None, "tile_um": None}
+    for data, split in ((None, None), ("mnist-collage-inv", "test")):
+        assert Labelled(data=data, split=split, mnist_dir=None, **ask).state(run) == ()

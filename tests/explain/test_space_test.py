@@ -8,9 +8,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from dasmil.errors import DataError, InputError
-from dasmil.explain.space_test import CHANGES, auroc, space_test
+from dasmil.explain.space_test import CHANGES, _changed, _macro_auroc, auroc, space_test
 from dasmil.models import create_model
 from dasmil.ops.das_attention.reference import pair_distances
+from dasmil.train.evaluate import probabilities
+from dasmil.train.metrics import score
 from dasmil.types import Bag
 
 
@@ -123,3 +125,28 @@ def test_wrong_bags_have_one_clear_message():
         space_test([m], bags[::2])
     with pytest.raises(InputError, match="unknown change 'turn'"):
         space_test([m], bags, changes=["turn"])
+
+
+def test_several_classes_are_scored_by_probability_as_everywhere():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 60)
+    # A bag's logits share a part that says nothing: it leaves the probabilities, and the classes, as they are.
+    logits = rng.normal(size=(60, 3)) + np.eye(3)[labels] + rng.normal(size=(60, 1)) * 3
+    expected = score(labels, probabilities(logits, 3))["auroc"]
+    assert _macro_auroc(logits, labels, None)[0] == pytest.approx(expected, abs=1e-12)
+    assert expected > 0.8
+
+
+def test_sections_keep_their_own_positions():
+    coords = torch.cat([torch.rand(20, 2), 5000 + torch.rand(30, 2)])[torch.randperm(50)]
+    section = (coords[:, 0] > 1000).long()
+    bag = Bag(torch.zeros(50, 1), coords, "um", "two slides", section=section)
+    g = torch.Generator().manual_seed(0)
+    for name, change in CHANGES.items():
+        changed = _changed(bag, change, g)
+        for k in (0, 1):
+            inside = section == k
+            torch.testing.assert_close(changed[inside].mean(0), coords[inside].mean(0), atol=1e-2, rtol=0)
+            if name == "shuffle":
+                assert sorted(changed[inside].tolist()) == sorted(coords[inside].tolist())
+                assert changed[inside].tolist() != coords[inside].tolist()

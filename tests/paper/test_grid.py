@@ -10,7 +10,18 @@ import pytest
 
 from dasmil.data import load_dataset
 from dasmil.paper import grid
-from dasmil.paper.grid import Setting, check_grid_unit, choices, grid_path, grid_plans, grid_units, run_grid_unit
+from dasmil.paper.grid import (
+    Choice,
+    Setting,
+    check_grid_unit,
+    choices,
+    grid_path,
+    grid_plans,
+    grid_units,
+    run_grid_unit,
+)
+from dasmil.paper.page import _grid_rows
+from dasmil.paper.text import GRID_HEAD, grid_cells, grid_markdown
 from dasmil.train.run_dir import read_json
 
 
@@ -74,3 +85,15 @@ def test_validation_chooses_and_the_test_set_is_only_quoted(tmp_path: Path, monk
 def test_the_papers_settings_are_shown_in_full() -> None:
     assert grid._paper_setting("das-mil") == "lr 0.001, weight decay 0.01, hidden 10, max"
     assert grid._paper_setting("ab-mil") == "lr 0.0001, weight decay 0.001, hidden 15"
+
+
+def test_rows_of_two_data_sets_can_be_told_apart() -> None:
+    best = Setting(1e-3, 0.01, 10, "max", 0.9, 0.9, 0.9, 0.9)
+    found = [Choice("das-mil", name, 1, 9, best, best, "as printed") for name in ("mnist-collage", "mnist-collage-inv")]
+    rows = [dict(zip(GRID_HEAD, grid_cells(choice), strict=True)) for choice in found]
+    assert [row["data set"] for row in rows] == ["mnist-collage", "mnist-collage-inv"]
+    assert "| das-mil | mnist-collage-inv | 1 of 9 |" in grid_markdown("published", found)
+    for choice in found:
+        first, *others = _grid_rows(choice)
+        assert first[1] == choice.dataset
+        assert {len(row) for row in (first, *others)} == {7}

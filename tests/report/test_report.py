@@ -8,14 +8,17 @@ import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
 
 from dasmil.errors import DataError
-from dasmil.report import write_report
-from dasmil.report.pictures import phi_picture
+from dasmil.report import figures, write_report
+from dasmil.report.figures import Phi
+from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.run import read_run
+from dasmil.train.folds import write_fold_summary
 
 
 class Rows(HTMLParser):
@@ -138,6 +141,28 @@ def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):
     assert 0.5 * scale < max(ticks) <= scale
 
 
+def test_every_fold_is_drawn_at_its_own_distance_scale(binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[Phi] = []
+    real = figures.learned_phi
+    monkeypatch.setattr(figures, "learned_phi", lambda some, *rest: (drawn.extend(some), real(some, *rest))[1])
+    expected = []
+    for fold, factor in enumerate((1.0, 3.0)):
+        folder = Path(copytree(binary, tmp_path / "cross" / f"fold-{fold}"))
+        config = json.loads((folder / "config.json").read_text())
+        config["model"]["options"]["distance_scale"] *= factor
+        (folder / "config.json").write_text(json.dumps(config))
+        for seed in (0, 1):
+            status = json.loads((folder / f"seed-{seed}" / "status.json").read_text())
+            status["learned_distances"][0]["midpoint"] *= factor
+            (folder / f"seed-{seed}" / "status.json").write_text(json.dumps(status))
+            expected.append(status["learned_distances"][0]["midpoint"])
+    write_fold_summary(tmp_path / "cross", 2)
+    found = phi_picture(read_run(tmp_path / "cross"))
+    assert [phi.theta * phi.scale for phi in drawn] == pytest.approx(expected, rel=1e-4)
+    assert found is not None
+    assert f"one line per seed and fold. Halfway at {min(expected):.0f}–{max(expected):.0f} µm" in found.caption
+
+
 def test_several_classes(trained: Path, pages: dict[str, str]):
     run = trained / "three"
     page = Rows(pages["three"])
@@ -173,6 +198,26 @@ def test_a_cross_validation_pools_its_folds(trained: Path, pages: dict[str, str]
             row = next(row for row in listed if row[0] == bag_id)
             assert row[3] == ("positive" if mean >= threshold else "negative")
     assert {"fold-0, 12 bags", "fold-1, 12 bags"} <= set(re.findall(r"fold-\d, 12 bags", page.text))
+
+
+def test_the_label_of_a_cross_validation_roc_is_the_area_of_its_curve(trained: Path, tmp_path: Path):
+    folder = Path(copytree(trained / "folds", tmp_path / "folds"))
+    for file in (folder / "fold-1").glob("seed-*/predictions.csv"):  # a fold whose scores all lie higher
+        with file.open(newline="") as handle:
+            rows = list(csv.DictReader(handle))
+        with file.open("w", newline="") as handle:
+            out = csv.DictWriter(handle, list(rows[0]))
+            out.writeheader()
+            out.writerows({**row, "probability": 0.9 + 0.1 * float(row["probability"])} for row in rows)
+    write_fold_summary(folder, 2)
+    run = read_run(folder)
+    [(label, curve, _)] = roc_curves(run, "test")
+    mean = run.summary["splits"]["test"]["mean"]["auroc"]
+    assert label.startswith(f"AUROC {mean:.3f}")
+    assert np.trapezoid(curve.mean, curve.fpr) == pytest.approx(mean, abs=0.01)
+    found = roc_picture(run, "test")
+    assert found is not None
+    assert found.caption == "test, 24 bags. Mean of the folds' curves, each of its own bags."
 
 
 def test_seeds_that_did_not_fit_are_called_out(binary: Path):

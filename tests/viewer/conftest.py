@@ -97,3 +97,18 @@ def slide() -> Iterator[Viewer]:
             [Entry("slide-1", lambda: bag, lambda _b: Picture(Checkered(), 2.0))],
         )
     )
+
+
+@pytest.fixture(scope="session")
+def three_classes() -> Iterator[Viewer]:
+    """Four bags of three classes; a bag's probability is that of the class it was taken for."""
+    torch.manual_seed(5)
+    model = create_model("mean-pool", in_features=4, n_classes=3, unit="um")
+    bag = Bag(torch.randn(5, 4), torch.rand(5, 2) * 100, "um", "any")
+    known = {"surely-right": (0, 0, 0.95), "nearly-right": (1, 2, 0.4), "hardly-right": (2, 2, 0.5)}
+    known["surely-wrong"] = (2, 0, 0.9)
+    entries = [
+        Entry(name, lambda: bag, label=label, prediction=taken_for, probability=probability)
+        for name, (label, taken_for, probability) in known.items()
+    ]
+    yield from serve(Shelf("three classes", "for tests", model, entries, ("A", "B", "C")))

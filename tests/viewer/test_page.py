@@ -129,6 +129,13 @@ def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
     page.wait_for_selector("#tile h2", state="detached")
 
 
+def test_the_worst_errors_of_several_classes_come_first(page: Page, three_classes: Viewer) -> None:
+    opened(page, three_classes)
+    page.select_option("#sort", "wrong")
+    ids = [text.split()[0] for text in page.locator("#list li").all_inner_texts()]
+    assert ids == ["surely-wrong", "nearly-right", "hardly-right", "surely-right"]
+
+
 def test_zoom_overlay_threshold_and_export(page: Page, slide: Viewer, tmp_path) -> None:
     opened(page, slide)
     wait_until(page, "OpenSeadragon.getViewer(document.querySelector('#picture')).world.getItemAt(0).getFullyLoaded()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,10 @@ import torch
 from PIL import Image
 
 from dasmil.explain import Account, explain
+from dasmil.models import create_model
+from dasmil.types import Bag
+from dasmil.viewer.server import _account, _levels
+from dasmil.viewer.shelf import Entry, Picture, Shelf
 
 from .conftest import Viewer
 
@@ -60,7 +65,7 @@ def test_the_own_page_is_served_and_may_load_nothing_from_elsewhere(collages: Vi
     [
         "/static/../server.py", "/static/%2e%2e/server.py", "/static/..%2fserver.py", "/static/x.txt",
         "/../../etc/passwd", "/api/bag/..%2f..%2fetc", "/api/bag/0/picture/99/0/0", "/api/bag/0/picture/8/5/0",
-        "/api/bag/0/picture/8/-1/0", "/api/bag/0/instance/99",
+        "/api/bag/0/picture/8/-1/0", "/api/bag/0/instance/99", "/api/bag/0/picture/7/0/0", "/api/bag/0/picture/0/0/0",
     ],
 )  # fmt: skip
 def test_nothing_else_is_served(collages: Viewer, path: str) -> None:
@@ -143,7 +148,8 @@ def _weight_row(viewer: Viewer, i: int) -> torch.Tensor:
 
 def test_deep_zoom_tiles_show_the_picture(slide: Viewer) -> None:
     described = ask_json(slide, "/api/bag/0")["picture"]
-    assert (described["width"], described["height"], described["max_level"]) == (8000, 6000, 13)
+    assert (described["width"], described["height"]) == (8000, 6000)
+    assert (described["min_level"], described["max_level"]) == (8, 13)
     pixels = np.asarray(Image.open(io.BytesIO(ask(slide, "/api/bag/0/picture/13/3/4")[1]))).astype(int)
     assert pixels.shape == (256, 256, 3)
     # Level-0 pixel (768, 1024) is at (384 um, 512 um): column 0, row 1, so white; 500 um is pixel 1000 = 768 + 232.
@@ -151,6 +157,39 @@ def test_deep_zoom_tiles_show_the_picture(slide: Viewer) -> None:
     assert np.abs(pixels[10, 250] - [40, 60, 200]).max() < 12
     corner = np.asarray(Image.open(io.BytesIO(ask(slide, "/api/bag/0/picture/13/31/23")[1])))
     assert corner.shape == (6000 - 23 * 256, 8000 - 31 * 256, 3)
+
+
+def test_a_small_picture_is_shrunk_without_being_laid_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (301, 700, 3), dtype=np.uint8)
+    ground = SimpleNamespace(width=700.0, height=301.0, thumbnail=lambda _per_px: pixels)
+    picture = Picture(ground, 1.0)  # pyright: ignore[reportArgumentType]
+    assert _levels(picture) == (8, 10)
+    made: list[tuple[int, int]] = []
+    new = Image.new
+    monkeypatch.setattr(Image, "new", lambda mode, size, *rest: (made.append(size), new(mode, size, *rest))[1])
+    assert np.array_equal(picture.region(256, 0, 1, 256), pixels[:256, 256:512])
+    half = picture.region(512, 0, 2, 256)
+    expected = pixels[:300, 512:].reshape(150, 2, 94, 2, 3).mean((1, 3))
+    assert np.abs(half[:150, :94] - expected).max() <= 1
+    assert (half[151:] == 255).all()
+    assert (half[:, 94:] == 255).all()
+    quarter = pixels[:300].reshape(75, 4, 175, 4, 3).mean((1, 3))
+    assert np.abs(picture.region(0, 0, 4, 256)[:75, :175] - quarter).max() <= 1
+    assert set(made) == {(256, 256)}
+
+
+@pytest.mark.parametrize("name", ["sa", "transmil"])
+def test_the_probability_of_several_classes_is_among_all_of_them(name: str) -> None:
+    torch.manual_seed(0)
+    model = create_model(name, in_features=4, n_classes=3, unit="um").eval()
+    bag = Bag(torch.randn(6, 4), torch.rand(6, 2) * 100, "um", "b")
+    shelf = Shelf("three classes", "for tests", model, [Entry("b", lambda: bag)])
+    account = _account(shelf, 0)
+    with torch.no_grad():
+        expected = model(bag.features, bag.coords).logit.softmax(-1)
+    assert account["target_name"] == str(int(expected.argmax()))
+    assert account["probability"] == pytest.approx(float(expected.max()), abs=1e-6)
 
 
 def test_errors_are_messages_and_the_viewer_goes_on(collages: Viewer) -> None:

@@ -60,7 +60,9 @@ def test_the_real_slide_with_its_attributes(real_slide, tmp_path):
     result = extract_slide(real_slide, tmp_path, config)
     assert (result.status, result.tiles, result.grid_tiles, result.blank, result.out_of_focus) == ("done", 17, 30, 0, 0)
     info = read_bag_info(tmp_path / "CMU-1-Small-Region.h5")
-    assert (info.bag_id, info.n, info.feature_shape, info.feature_dtype) == ("CMU-1-Small-Region", 17, (15,), "float16")
+    assert (info.bag_id, info.n, info.feature_shape) == ("CMU-1-Small-Region", 17, (15,))
+    with h5py.File(tmp_path / "CMU-1-Small-Region.h5") as file:
+        assert file["features"].dtype == np.float16
     data = info.metadata
     assert (data["tile_um"], data["tile_px"], data["mpp"]) == (256, 224, 0.499)
     assert (data["slide_width_px"], data["slide_height_px"]) == (2220, 2967)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -277,3 +279,21 @@ def test_pictures_too_large_to_decode_are_refused(monkeypatch, tmp_path: Path):
     monkeypatch.setattr("dasmil.wsi.sources.MAX_PICTURE_PIXELS", 100_000)
     with pytest.raises(DataError, match="400 x 300 px in one PNG"):
         PictureSource(tmp_path / "large.png")
+
+
+def test_a_block_that_two_threads_decode_is_counted_once(tmp_path, scene):
+    tifffile.imwrite(tmp_path / "a.tif", scene(0.5), tile=(256, 256), photometric="rgb", compression="zlib")
+    source = TiffSource(tmp_path / "a.tif")
+    page = source._pages[0][0].keyframe
+    decode, both = page.decode, threading.Barrier(2)
+
+    def together(*arguments, **options):
+        both.wait(60)  # neither has put it into the cache yet
+        return decode(*arguments, **options)
+
+    page.decode = together
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (np.asarray(image) for image, _, _ in pool.map(lambda _: source.read(0, 0, 0, 99, 99), (1, 2)))
+    assert np.array_equal(first, second)
+    assert source._cached_bytes == sum(block.nbytes for block in source._cache.values()) == 256 * 256 * 3
+    source.close()

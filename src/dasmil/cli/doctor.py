@@ -80,6 +80,7 @@ def _shown(steps, quiet: bool):
         yield list(steps)[-1]
         return
     from rich.console import Console
+    from rich.markup import escape
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("Checking", total=None)
@@ -87,7 +88,7 @@ def _shown(steps, quiet: bool):
         for last in steps:
             if isinstance(last, tuple):
                 done, total, slide = last
-                progress.update(task, completed=done, total=total, description=f"Checking {slide}")
+                progress.update(task, completed=done, total=total, description=f"Checking {escape(slide)}")
         yield last
 
 
@@ -95,7 +96,7 @@ def _print(checkup) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(markup=False, width=None if sys.stdout.isatty() else 160)  # names may hold square brackets
     tiles = [row["tiles"] for row in checkup.rows if row["tiles"]]
     table = Table("slide", "format", "tiles", "features", "tile um", "stride um", box=None, pad_edge=False)
     for column in table.columns[2:]:
@@ -113,13 +114,13 @@ def _print(checkup) -> None:
         console.print(f"{len(checkup.rows)} files, {sum(tiles):,} tiles, largest bag {max(tiles):,}", highlight=False)
     rules = list(checkup.rules.items())
     for rule, count in rules[:MOST_RULES]:
-        console.print(f"{count} files read as {rule}", highlight=False, markup=False)
+        console.print(f"{count} files read as {rule}", highlight=False)
     if len(rules) > MOST_RULES:
         console.print(f"... {len(rules) - MOST_RULES} more rules, for slides with scales of their own (--json)")
     for line in checkup.cohort:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
     for finding in checkup.findings:
-        console.print(f"{finding.level}: {finding.check}: {finding.message}", highlight=False, markup=False)
+        console.print(f"{finding.level}: {finding.check}: {finding.message}", highlight=False)
     if not checkup.findings:
         console.print("Nothing wrong found.")
 

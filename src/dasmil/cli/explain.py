@@ -191,7 +191,7 @@ def _one_bag(
     if json:
         print(json_module.dumps(summary(explanation) | {"files": [str(file) for file in files]}, indent=2))
         return 0
-    console = Console()
+    console = Console(markup=False)  # names may hold square brackets
     total = float(explanation.contributions.double().sum())
     console.print(f"{bag.bag_id}: {len(bag):,} instances, {model.name}, method {explanation.method}", highlight=False)
     console.print(

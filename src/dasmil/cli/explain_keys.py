@@ -72,7 +72,7 @@ def _score(run: Path, source: Labelled, gradient_bags: int, stored: list[KeyRow]
 
     data = source.describe(run)
     files = [run] if run.is_file() else sorted(run.rglob("seed-*/model.safetensors"))
-    digest = digest_of(files, data, source.limit, gradient_bags)
+    digest = digest_of(files, data, source.limit, gradient_bags, *source.state(run))
     models = models_of(run)
     embeddings = models[0].config.get("embeddings")
     name = models[0].name + (f" ({embeddings or 'no embeddings'})" if embeddings not in (None, "kqv") else "")

@@ -147,6 +147,21 @@ class Labelled:
         protocol, split = self._set(known)
         return f"{self.data or known.get('name')}, {protocol} protocol, split {split}"
 
+    def state(self, run: Path) -> tuple[object, ...]:
+        """What decides the figures beside `describe`: how bags are read, and their files; nothing for built-in data."""
+        from dasmil.data.formats import find_feature_files
+        from dasmil.data.tables import is_table
+
+        known = run_data(run)
+        if self.bags is None and (self.data is not None or "cohort" not in known):
+            return ()
+        cohort = known.get("cohort", {})
+        bags = self.bags or Path(cohort["bags"])
+        tables = [self.labels] if self.bags else [cohort.get(n) for n in ("labels", "slide_table", "scale_table")]
+        files = [*([bags] if is_table(bags) else find_feature_files(bags)), *(Path(t) for t in tables if t)]
+        stamps = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+        return self.mpp, self.tile_um, known, stamps
+
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     from rich.console import Console
@@ -157,9 +172,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
         table.add_column(name, justify="left" if k < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    console = Console(markup=False)  # names may hold square brackets
     if not console.is_terminal:
-        console = Console(width=200)  # a file or pipe has no edge to wrap at
+        console = Console(width=200, markup=False)  # a file or pipe has no edge to wrap at
     console.print(table)
 
 
@@ -227,13 +242,16 @@ class status:
 
     def __init__(self, text: str) -> None:
         from rich.console import Console
+        from rich.text import Text
 
         self._text = text
-        self._status = Console(stderr=True).status(text)
+        self._status = Console(stderr=True).status(Text(text))
 
     def __enter__(self) -> Callable[[str], None]:
+        from rich.text import Text
+
         self._status.start()
-        return lambda step: self._status.update(f"{self._text}: {step}")
+        return lambda step: self._status.update(Text(f"{self._text}: {step}"))
 
     def __exit__(self, *_: object) -> None:
         self._status.stop()

@@ -90,7 +90,7 @@ def search(
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import read_json, write_json
+    from dasmil.train.run_dir import finite, read_json, write_json
     from dasmil.train.search import JOURNAL, Journal, Question, parse_grid
     from dasmil.train.search import search as run_search
 
@@ -146,7 +146,7 @@ def search(
     if json:
         import json as json_module
 
-        print(json_module.dumps({"rounds": record, "summary": summary}, indent=2))
+        print(json_module.dumps(finite({"rounds": record, "summary": summary}), indent=2))
     else:
         print_summary(summary)
         print(run / "report.html")

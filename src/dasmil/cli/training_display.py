@@ -27,7 +27,7 @@ class Display:
         from rich.console import Console
 
         self._prefix = prefix
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, markup=False)
         self._status = self._console.status(f"{prefix}Preparing") if self._console.is_terminal else None
 
     def __enter__(self) -> Display:
@@ -73,7 +73,7 @@ def print_summary(summary: dict[str, Any]) -> None:
 
     from dasmil.report.words import resampled_text, scored_bags, seed_names
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     splits = summary["splits"]
     rounds = "folds" if "folds" in summary else "seeds"
     table = Table("", box=None, pad_edge=False, header_style="bold")

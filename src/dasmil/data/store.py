@@ -40,7 +40,6 @@ class BagInfo:
     unit: Unit
     n: int
     feature_shape: tuple[int, ...]
-    feature_dtype: str
     label: int | None
     patient_id: str | None
     has: tuple[str, ...]
@@ -212,7 +211,6 @@ def _info(path: Path, file: h5py.File) -> BagInfo:
         unit=cast(Unit, unit),
         n=n,
         feature_shape=tuple(int(size) for size in shapes["features"][1:]),
-        feature_dtype=str(_dataset(path, file, "features").dtype),
         label=label,
         patient_id=None if patient is None else str(patient),
         has=tuple(name for name in _OPTIONAL if name in shapes),

@@ -70,6 +70,13 @@ class Account:
             scores["attention"] = received
         return replace(explanation, scores=scores)
 
+    def logits(self) -> Tensor:
+        """What the model says about the bag: one logit for each class, a single one for two."""
+        with torch.no_grad():
+            if self.structure is None:
+                return self.model(self.features, self.coords, section=self.section).logit
+            return self.model.classifier(self.structure.pooled())
+
     def _target(self, logits: Tensor, target: int | None) -> int:
         classes = self.model.n_classes
         if target is None:

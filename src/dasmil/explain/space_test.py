@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import Tensor
 
 from dasmil.data.resample import resampled
@@ -54,7 +55,8 @@ CHANGES: dict[str, Change] = {
     "rotate 30": _rotate(30.0),
     "mirror": _mirror,
 }
-"""Every change is about the bag's own centre; `shuffle` deals the positions out anew among the instances of the bag."""
+"""Every change is about the centre of the bag, or of each section of it; `shuffle` deals the positions out anew among
+the instances."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,23 @@ def auroc(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None =
         return (p * below).sum(1) / (p.sum(1) * q.sum(1))
 
 
-def _macro_auroc(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """scores [n] or [n, k]: for more than two classes the mean over one class against the rest."""
-    if scores.ndim == 1:
-        return auroc(scores, labels == 1, weights)
+def _macro_auroc(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """logits [n] or [n, k]: for more than two classes the mean over one class against the rest, by probability."""
+    if logits.ndim == 1:
+        return auroc(logits, labels == 1, weights)
+    scores = softmax(logits, axis=1)
     return np.mean([auroc(scores[:, c], labels == c, weights) for c in range(scores.shape[1])], axis=0)
+
+
+def _changed(bag: Bag, change: Change, generator: torch.Generator) -> Tensor:
+    """The bag's coordinates after a change; every section has a frame of its own and is changed for itself."""
+    if bag.section is None:
+        return change(bag.coords, generator)
+    coords = bag.coords.clone()
+    for section in bag.section.unique():
+        inside = bag.section == section
+        coords[inside] = change(coords[inside], generator)
+    return coords
 
 
 def _logits(models: Sequence[MILModel], bags: Sequence[Bag], change: Change | None, seed: int) -> np.ndarray:
@@ -107,7 +121,7 @@ def _logits(models: Sequence[MILModel], bags: Sequence[Bag], change: Change | No
     columns = []
     with torch.inference_mode():
         for bag in bags:
-            place = bag.coords if change is None else change(bag.coords, generator)
+            place = bag.coords if change is None else _changed(bag, change, generator)
             columns.append(
                 torch.stack(
                     [

@@ -13,7 +13,6 @@ from dasmil.models import MODELS
 from dasmil.paper.recipes import load_recipe
 
 DATASETS = ("mnist-collage", "mnist-collage-inv")
-PROTOCOLS = ("published", "clean")
 TABLES = ("collage", "tuned", "ablations")
 SEEDS = 5
 TUNED_SEEDS = 10

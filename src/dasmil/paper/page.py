@@ -45,10 +45,10 @@ def write_tables_page(
         columns = [Column(name, number=i > 2) for i, name in enumerate(DISTANCE_HEAD)]
         sections.insert(0, Section("What distance is worth", [text], [Table(columns, rows)], anchor="distance"))
     if grid:
-        columns = [Column(name) for name in ("model", "chosen on", "setting")]
+        columns = [Column(name) for name in ("model", "data set", "chosen on", "setting")]
         columns += [Column(name, number=True) for name in ("validation", "test, 100 bags", "2,000 clean bags")]
         text = (
-            "Balanced accuracy of one seed per setting, mnist-collage. The best on the clean validation bags, and the "
+            "Balanced accuracy of one seed per setting. The best on the clean validation bags, and the "
             "best on the test bags themselves, the authors' way: what it has there is what would have been claimed."
         )
         table = Table(columns, [row for choice in grid for row in _grid_rows(choice)])
@@ -74,13 +74,14 @@ def write_tables_page(
 
 
 def _grid_rows(choice: Choice) -> list[list[str | Cell]]:
-    """Three rows a model: two ways to choose, and the paper's setting."""
+    """Three rows a model and data set: two ways to choose, and the paper's setting."""
     name = Cell(choice.model, f"{choice.parts} of {choice.parts_planned} parts")
     rows: list[list[str | Cell]] = []
     for way, best in (("validation bags", choice.by_validation), ("the test bags", choice.by_test)):
         figures = [f"{value:.3f}" for value in (best.validation, best.test, best.test_large)]
-        rows.append([name if not rows else "", way, best.text(), *figures])
-    return [*rows, ["", "as in the paper", choice.paper, "–", "–", "–"]]
+        who = [name, choice.dataset] if not rows else ["", ""]
+        rows.append([*who, way, best.text(), *figures])
+    return [*rows, ["", "", "as in the paper", choice.paper, "–", "–", "–"]]
 
 
 def _headlines(tables: dict[str, list[Entry]]) -> list[Headline]:

@@ -187,7 +187,7 @@ def distance_markdown(protocol: str, values: Sequence[DistanceValue]) -> str:
 
 
 GRID_HEAD = (
-    "model", "parts", "chosen on validation bags", "the paper's best", "validation", "test, 100 bags",
+    "model", "data set", "parts", "chosen on validation bags", "the paper's best", "validation", "test, 100 bags",
     "2,000 clean bags", "chosen on the test set", "would have claimed", "is, on 2,000",
 )  # fmt: skip
 
@@ -195,7 +195,7 @@ GRID_HEAD = (
 def grid_cells(choice: Choice) -> list[str]:
     chosen, claimed = choice.by_validation, choice.by_test
     return [
-        choice.model, f"{choice.parts} of {choice.parts_planned}", chosen.text(), choice.paper,
+        choice.model, choice.dataset, f"{choice.parts} of {choice.parts_planned}", chosen.text(), choice.paper,
         f"{chosen.validation:.3f}", f"{chosen.test:.3f}", f"{chosen.test_large:.3f}", claimed.text(),
         f"{claimed.test:.3f}", f"{claimed.test_large:.3f}",
     ]  # fmt: skip
@@ -211,4 +211,4 @@ def grid_markdown(protocol: str, found: Sequence[Choice]) -> str:
         "columns say what the authors' way, choosing by the test set itself, would have claimed.",
         "",
     ]
-    return "\n".join([*lines, *_grid(GRID_HEAD, [grid_cells(choice) for choice in found], 4)]) + "\n"
+    return "\n".join([*lines, *_grid(GRID_HEAD, [grid_cells(choice) for choice in found], 5)]) + "\n"

@@ -17,7 +17,10 @@ RESAMPLES = 200
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """True positive rates on a grid of false positive rates: of each seed, their mean, and its 95 % band."""
+    """True positive rates on a grid of false positive rates: of each seed, their mean, and its 95 % band.
+
+    Of a cross-validation every rate is the mean over folds, so the area below is the mean AUROC.
+    """
 
     fpr: Array
     mean: Array
@@ -27,26 +30,27 @@ class Roc:
 
 
 def roc_curve(
-    labels: ArrayLike,
-    scores: Sequence[ArrayLike],
-    *,
-    patients: Sequence[str] | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    *folds: tuple[ArrayLike, Sequence[ArrayLike], Sequence[str] | None], resamples: int = RESAMPLES, seed: int = 0
 ) -> Roc | None:
-    """The ROC curves of several runs on the same bags; None when only one class is there.
+    """The ROC curves of several seeds, averaged over folds; one fold: as they are.
 
-    The band is the 95 % interval of the mean curve when patients (None: every bag has its own) are resampled within
-    their class.
+    A fold is labels, the scores of each seed, and the patient of every bag (None: every bag has its own). Folds with
+    one class only have no curve and are left out; None when none is left. The band is the 95 % interval of the mean
+    curve when patients are resampled within their fold and class.
     """
     from dasmil.data.resample import resampled
 
-    truth = np.asarray(labels).astype(bool)
-    if truth.all() or not truth.any():
+    parts = []
+    for number, (labels, scores, patients) in enumerate(folds):
+        truth = np.asarray(labels).astype(bool)
+        if truth.all() or not truth.any():
+            continue
+        drawn = resampled((~truth).astype(np.int64), patients, resamples, seed + number)
+        weights = np.concatenate([np.ones((1, len(truth))), *drawn])
+        parts.append(np.stack([_rates(truth, np.asarray(s, dtype=np.float64), weights) for s in scores]))
+    if not parts:
         return None
-    drawn = resampled((~truth).astype(np.int64), patients, resamples, seed)
-    weights = np.concatenate([np.ones((1, len(truth))), *drawn])
-    curves = np.stack([_rates(truth, np.asarray(s, dtype=np.float64), weights) for s in scores])
+    curves = np.stack([np.mean(same_seed, axis=0) for same_seed in zip(*parts)])
     mean = curves.mean(0)
     low, high = np.percentile(mean[1:], [2.5, 97.5], axis=0) if resamples else (None, None)
     return Roc(GRID, mean[0], list(curves[:, 0]), low, high)

@@ -20,34 +20,42 @@ def roc_picture(run: Run, split: str) -> Picture | None:
     parts = run.per_seed(split)
     if not parts:
         return None
-    known = parts[0].labels >= 0
-    patients = _patients(parts[0])
     curves = roc_curves(run, split) if run.classes == 2 else []
     if run.classes > 2:
-        truth = parts[0].labels[known]
         for c, name in enumerate(run.class_names):
-            curve = roc_curve(truth == c, [p.probabilities[known][:, c] for p in parts], patients=patients)
-            if curve:
+            if curve := _roc(run, split, c):
                 curves.append((name, curve, CLASS_COLOURS[c % len(CLASS_COLOURS)]))
     if not curves:
         return None
-    rest = " Each class against the rest." if run.classes > 2 else ""
-    bags = bags_text(len(patients), len(set(patients)))
-    return picture(figures.roc(curves), f"ROC curve, {split}", f"{split}, {bags}.{rest}")
+    patients = _patients(parts[0])
+    caption = f"{split}, {bags_text(len(patients), len(set(patients)))}."
+    if run.classes > 2:
+        caption += " Each class against the rest."
+    if run.folds:
+        caption += " Mean of the folds' curves, each of its own bags."
+    return picture(figures.roc(curves), f"ROC curve, {split}", caption)
 
 
 def roc_curves(run: Run, split: str, colour: str = ACCENT, name: str = "AUROC") -> list[tuple[str, Roc, str]]:
     """The labelled ROC curve of a run with two classes, as figures.roc takes it; empty when one class is missing."""
-    parts = run.per_seed(split)
-    known = parts[0].labels >= 0
-    truth = parts[0].labels[known] == 1
-    curve = roc_curve(truth, [p.probabilities[known] for p in parts], patients=_patients(parts[0]))
+    curve = _roc(run, split, 1)
     if curve is None:
         return []
     scored = run.summary["splits"][split]
     interval = interval_text(scored.get("interval", {}).get("auroc"))
     text = f"{name} {decimal(scored['mean'].get('auroc'))}" + (f" ({interval})" if interval else "")
     return [(text, curve, colour)]
+
+
+def _roc(run: Run, split: str, positive: int) -> Roc | None:
+    """One class against the rest; of a cross-validation the mean of its folds' curves, as its AUROC is their mean."""
+    found = []
+    for part in run.folds or [run]:
+        if seeds := part.per_seed(split):
+            known = seeds[0].labels >= 0
+            scores = [p.probabilities if p.probabilities.ndim == 1 else p.probabilities[:, positive] for p in seeds]
+            found.append((seeds[0].labels[known] == positive, [score[known] for score in scores], _patients(seeds[0])))
+    return roc_curve(*found)
 
 
 def _patients(part: Predictions) -> list[str]:
@@ -82,30 +90,36 @@ def calibration_picture(run: Run, split: str) -> Picture | None:
 
 def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
     """phi(delta) of every seed, layer and head; None for models without learned distances."""
-    rows = [(seed, row) for seed in run.all_seeds for row in seed.distances]
-    rows = [(seed, row) for seed, row in rows if row.get("midpoint") is not None and row.get("width") is not None]
+    rows = [
+        (part.options, seed, row)  # each fold has the distance scale of its own training bags
+        for part in run.folds or [run]
+        for seed in part.seeds
+        for row in seed.distances
+        if row.get("midpoint") is not None and row.get("width") is not None
+    ]
     if not rows:
         return None
-    scale, kind = float(run.options.get("distance_scale", 1.0)), str(run.options.get("phi", "sigmoid"))
-    unit = str(rows[0][1]["unit"])
-    heads = len({(row["layer"], row["head"]) for _, row in rows})
+    unit = str(rows[0][2]["unit"])
+    heads = len({(row["layer"], row["head"]) for _, _, row in rows})
     functions = [
-        Phi(row["theta"], row["beta"], scale, unit, kind, stuck=seed.stuck,
+        Phi(row["theta"], row["beta"], float(options.get("distance_scale", 1.0)), unit,
+            str(options.get("phi", "sigmoid")), stuck=seed.stuck,
             colour=CLASS_COLOURS[(row["head"] if heads > 1 else 0) % len(CLASS_COLOURS)])
-        for seed, row in rows
+        for options, seed, row in rows
     ]  # fmt: skip
-    reach = max(row["midpoint"] + 0.8 * min(row["width"], 4 * abs(row["midpoint"])) for _, row in rows)
+    scale = max(function.scale for function in functions)
+    reach = max(row["midpoint"] + 0.8 * min(row["width"], 4 * abs(row["midpoint"])) for _, _, row in rows)
     reach = max(1.1 * reach, 2.2 * truth.distance if truth else 0.0)
     if reach < 0.01 * scale:  # a midpoint at or below zero says nothing about where the distances lie
         reach = scale
-    middles = [row["midpoint"] for seed, row in rows if not seed.stuck] or [row["midpoint"] for _, row in rows]
+    middles = [row["midpoint"] for _, seed, row in rows if not seed.stuck] or [row["midpoint"] for *_, row in rows]
     symbol = UNIT_SYMBOL.get(unit, unit)
     text = (
         f"Halfway at {min(middles):.0f}–{max(middles):.0f} {symbol}"
         if len(middles) > 1
         else f"Halfway at {middles[0]:.0f} {symbol}"
     )
-    per = "seed and head" if heads > 1 else "seed"
+    per = f"seed{' and fold' if run.folds else ''}{' and head' if heads > 1 else ''}"
     caption = f"What the model learned about distance, one line per {per}. {text}."
     if truth:
         side = "farther" if truth.farther else "nearer"

@@ -171,10 +171,6 @@ class Feed:
         if kept is not None:
             self._groups = _grouped(kept, self.facts.sizes, device)
 
-    @property
-    def in_memory(self) -> bool:
-        return self._groups is not None
-
     def epoch(self, rngs: Sequence[np.random.Generator]) -> Iterator[Step]:
         """One pass: every run sees every bag once, in an order of its own, in steps of equal bag size.
 

@@ -21,7 +21,7 @@ from dasmil.errors import DasmilError
 from dasmil.explain.contributions import both_ways
 from dasmil.explain.ground import layout_of
 from dasmil.types import Bag
-from dasmil.viewer.shelf import Opened, Shelf
+from dasmil.viewer.shelf import Opened, Picture, Shelf
 
 TILE = 256  # px, of the deep-zoom pyramid
 GROUND = 1600  # px, longer side of the plain ground for bags without a picture
@@ -178,7 +178,7 @@ def _describe(shelf: Shelf, index: int) -> dict:
             "width": picture.width,
             "height": picture.height,
             "tile_size": TILE,
-            "max_level": math.ceil(math.log2(max(picture.width, picture.height, 2))),
+            **dict(zip(("min_level", "max_level"), _levels(picture))),
         },
         "curves": curves,
         "warnings": list(opened.warnings),
@@ -187,12 +187,13 @@ def _describe(shelf: Shelf, index: int) -> dict:
 
 def _account(shelf: Shelf, index: int) -> dict:
     """The account of the logit and the names of its scores; waits until it is computed."""
-    explanation = shelf.open(index).explanation
+    opened = shelf.open(index)
+    explanation = opened.explanation
     order = list(TITLES)
     names = sorted(explanation.scores, key=lambda name: order.index(name) if name in order else len(order))
     return {
         "logit": explanation.logit,
-        "probability": 1 / (1 + math.exp(-max(-60.0, min(60.0, explanation.logit)))),
+        "probability": opened.probability,
         "target_name": shelf.class_name(explanation.target),
         "method": explanation.method,
         "distance_share": explanation.distance_share,
@@ -248,15 +249,21 @@ def _jpeg(pixels: np.ndarray) -> Response:
     )
 
 
+def _levels(picture: Picture) -> tuple[int, int]:
+    """The coarsest level of the deep-zoom pyramid, which is one tile, and the finest, which is level 0 of the slide."""
+    finest = math.ceil(math.log2(max(picture.width, picture.height, 2)))
+    return min(finest, int(math.log2(TILE))), finest
+
+
 def _tile(opened: Opened, request: Request) -> Response:
     picture = opened.picture
     level, x, y = (request.path_params[k] for k in ("level", "x", "y"))
     if picture is None:
         return _not_found(request, KeyError("picture"))
-    top = math.ceil(math.log2(max(picture.width, picture.height, 2)))
-    if not 0 <= level <= top:
+    coarsest, finest = _levels(picture)
+    if not coarsest <= level <= finest:
         return _not_found(request, KeyError("level"))
-    step = 2 ** (top - level)
+    step = 2 ** (finest - level)
     left, upper = x * TILE * step, y * TILE * step
     if left >= picture.width or upper >= picture.height:
         return _not_found(request, KeyError("tile"))
@@ -264,7 +271,7 @@ def _tile(opened: Opened, request: Request) -> Response:
         min(TILE, math.ceil((side - corner) / step))
         for side, corner in ((picture.width, left), (picture.height, upper))
     )
-    return _jpeg(picture.region(left, upper, TILE * step, TILE)[:rows, :columns])
+    return _jpeg(picture.region(left, upper, step, TILE)[:rows, :columns])
 
 
 def _instance_picture(opened: Opened, request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dasmil.explain.distance import phi_values
 from dasmil.explain.ground import Ground
 from dasmil.explain.layers import Stack
 from dasmil.models.base import MILModel
+from dasmil.train.evaluate import probabilities
 from dasmil.types import Bag, Explanation
 
 CACHED_BAGS = 4
@@ -31,18 +31,22 @@ class Picture:
         self.px_per_unit = px_per_unit
         self.width, self.height = (max(1, round(side * px_per_unit)) for side in (ground.width, ground.height))
         # A small picture is kept whole; a slide is read piece by piece.
-        self._whole = ground.thumbnail(1 / px_per_unit) if max(self.width, self.height) <= SMALL_PICTURE else None
+        small = max(self.width, self.height) <= SMALL_PICTURE
+        self._whole = Image.fromarray(ground.thumbnail(1 / px_per_unit)) if small else None
 
-    def region(self, x: float, y: float, side: float, side_px: int) -> np.ndarray:
-        """The level-0 square with its top left corner at (x, y) as uint8 [side_px, side_px, 3]; white outside."""
+    def region(self, x: int, y: int, step: int, side_px: int) -> np.ndarray:
+        """The square with its top left level-0 pixel at (x, y), uint8 [side_px, side_px, 3]; white outside.
+
+        One of its pixels is the mean of step x step of level 0.
+        """
+        side = step * side_px
         if self._whole is None:
             k = self.px_per_unit
             return self.ground.tile(x / k, y / k, side / k, side_px)
-        ground = Image.new("RGB", (math.ceil(side), math.ceil(side)), "white")
-        ground.paste(Image.fromarray(self._whole), (-round(x), -round(y)))
-        return np.asarray(
-            ground.resize((side_px, side_px), Image.Resampling.BOX if side > side_px else Image.Resampling.BICUBIC)
-        )
+        found = Image.new("RGB", (side_px, side_px), "white")
+        box = (x, y, min(x + side, self._whole.width), min(y + side, self._whole.height))
+        found.paste(self._whole.reduce(step, box))
+        return np.asarray(found)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,14 @@ class Opened:
             return self._explanation
 
     @property
+    def probability(self) -> float:
+        """Of the class whose logit is explained: among all classes of the model."""
+        explanation, classes = self.explanation, self._model.n_classes
+        if classes == 2:
+            return float(probabilities(np.array(explanation.logit), classes))
+        return float(probabilities(self.account.logits().double().cpu().numpy(), classes)[explanation.target])
+
+    @property
     def known(self) -> Explanation | None:
         """The explanation, if it has been computed already."""
         return self._explanation
@@ -106,7 +118,8 @@ class Shelf:
         self.subtitle = subtitle
         self.model = model.eval()
         self.entries = entries
-        self.classes = classes or ("negative", "positive")
+        numbers = tuple(str(c) for c in range(model.n_classes))
+        self.classes = classes or (("negative", "positive") if model.n_classes == 2 else numbers)
         self._opened: OrderedDict[int, Opened] = OrderedDict()
         self._lock = threading.Lock()
 

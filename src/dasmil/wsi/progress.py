@@ -77,7 +77,8 @@ def make_reporter(quiet: bool) -> Iterator[Reporter | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    name = TextColumn("{task.description}", markup=False)  # names may hold square brackets
+    columns = (name, BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield _BarReporter(progress)
 

@@ -166,8 +166,9 @@ class TiffSource:
         if keyframe.photometric == 0:  # 0 means white
             block = 255 - block
         with self._reading:
+            known = self._cache.pop(key, None)  # another thread may have decoded the same block meanwhile
             self._cache[key] = block
-            self._cached_bytes += block.nbytes
+            self._cached_bytes += block.nbytes - (0 if known is None else known.nbytes)
             while self._cached_bytes > CACHE_BYTES // 2:
                 self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
         return block

@@ -72,7 +72,6 @@ def load() -> ctypes.CDLL | str:
     for function in (library.das_forward, library.das_backward):
         function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
     library.das_scratch.argtypes, library.das_scratch.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int64
-    library.das_isa.restype = ctypes.c_char_p
     return library
 
 
@@ -88,11 +87,6 @@ def _library() -> ctypes.CDLL:
             "Install a C++ compiler and run pip install again, or use backend='auto' or 'chunked'"
         )
     return library
-
-
-def instruction_set() -> str:
-    """Which instructions the kernel uses on this CPU: "avx2" or "portable"."""
-    return _library().das_isa().decode()
 
 
 def check_supported(device: torch.device, dtype: torch.dtype) -> None:

@@ -63,7 +63,7 @@ def write_page(
         css=css_variables(),
         sentence=_sentence(model, bag, explanation),
         result=_result(model, explanation),
-        result_note=_result_note(model, bag, explanation),
+        result_note=_result_note(model, explanation),
         sum_line=_sum_line(explanation),
         map=to_svg(picture, f"Map of {SCORE_LABELS.get(score, score)}"),
         map_note=_map_note(score, lines, pictured),
@@ -106,7 +106,7 @@ def _result(model: MILModel, explanation: Explanation) -> str:
     return f"logit {explanation.logit:+.3f}"
 
 
-def _result_note(model: MILModel, bag: Bag, explanation: Explanation) -> str:
+def _result_note(model: MILModel, explanation: Explanation) -> str:
     return f"of class {explanation.target}" + (f", logit {explanation.logit:+.3f}" if model.n_classes == 2 else "")
 
 

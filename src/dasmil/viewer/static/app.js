@@ -84,8 +84,8 @@ function tileSource(bag) {
     context.fillRect(0, 0, ground.width, ground.height);
     return { type: "image", url: ground.toDataURL("image/png") };
   }
-  const { width, height, tile_size: tileSize, max_level: maxLevel } = bag.picture;
-  return { width, height, tileSize, tileOverlap: 0, minLevel: 0, maxLevel, getTileUrl: (level, x, y) => `api/bag/${bag.index}/picture/${level}/${x}/${y}` };
+  const { width, height, tile_size: tileSize, min_level: minLevel, max_level: maxLevel } = bag.picture;
+  return { width, height, tileSize, tileOverlap: 0, minLevel, maxLevel, getTileUrl: (level, x, y) => `api/bag/${bag.index}/picture/${level}/${x}/${y}` };
 }
 
 async function openBag(index, keep = {}) {

@@ -24,7 +24,9 @@ export class BagList {
     const text = (b) => `${b.id} ${b.split ?? ""} ${b.label_name ?? ""} ${b.prediction_name ?? ""} ${b.patient ?? ""}`.toLowerCase();
     const rows = this.bags.filter((b) => words.every((w) => text(b).includes(w)));
     const p = (b) => b.probability ?? 0.5;
-    const miss = (b) => (b.label === null || b.probability === null ? -1 : Math.abs((b.label > 0 ? 1 : 0) - p(b)));
+    const several = this.classes.length > 2; // then the probability is that of the predicted class: wrong ones first, the surest on top
+    const error = (b) => (several ? (b.label === b.prediction ? 1 - p(b) : 1 + p(b)) : Math.abs((b.label > 0 ? 1 : 0) - p(b)));
+    const miss = (b) => (b.label === null || b.probability === null ? -1 : error(b));
     const orders = { name: (a, b) => a.id.localeCompare(b.id), high: (a, b) => p(b) - p(a), low: (a, b) => p(a) - p(b),
                      wrong: (a, b) => miss(b) - miss(a), size: (a, b) => (b.n ?? 0) - (a.n ?? 0) };
     const order = orders[get("sort").value];

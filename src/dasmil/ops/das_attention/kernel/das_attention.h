@@ -41,7 +41,6 @@ DAS_API int64_t das_scratch(const das_problem *problem, int backward);
 DAS_API int das_forward(const das_problem *problem);
 DAS_API int das_backward(const das_problem *problem);
 DAS_API int64_t das_problem_bytes(void);
-DAS_API const char *das_isa(void);
 DAS_API int das_has_openmp(void);
 
 #ifdef __cplusplus

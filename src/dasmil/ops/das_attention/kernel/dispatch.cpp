@@ -41,7 +41,6 @@ int64_t das_scratch(const das_problem *p, int backward) {
 int das_forward(const das_problem *p) { return run(p, 0); }
 int das_backward(const das_problem *p) { return run(p, 1); }
 int64_t das_problem_bytes(void) { return static_cast<int64_t>(sizeof(das_problem)); }
-const char *das_isa(void) { return use_avx2() ? "avx2" : "portable"; }
 int das_has_openmp(void) {
 #ifdef _OPENMP
   return 1;
