@@ -12,7 +12,7 @@ from dasmil.errors import InputError, unknown_name
 from dasmil.ops.das_attention.chunked import chunked
 from dasmil.ops.das_attention.dropout import draw_seed, keep_factors
 from dasmil.ops.das_attention.factored import Options, attend, fold, make_pairs, unfold
-from dasmil.ops.das_attention.inputs import check_shapes, check_values
+from dasmil.ops.das_attention.inputs import check_scales, check_shapes, check_values
 from dasmil.ops.das_attention.native import Settings, available, check_supported, load, native
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
@@ -66,12 +66,9 @@ def das_attention(
         raise unknown_name("phi", phi, PHI)
     if not 0 <= dropout_p < 1:
         raise InputError(f"dropout_p is {dropout_p}, expected a probability from 0 up to but not including 1")
-    if not distance_scale > 0:
-        raise InputError(
-            f"distance_scale is {distance_scale}, expected a length above 0 in the unit of the coordinates"
-        )
+    check_scales(scale, distance_scale)
     check_shapes(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section)
-    if coords.requires_grad and backend != "reference":
+    if coords.requires_grad and backend != "reference" and torch.is_grad_enabled():
         raise InputError(
             "coords require a gradient, which only backend='reference' gives; use it or pass coords.detach()"
         )
