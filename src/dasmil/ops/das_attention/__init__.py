@@ -57,7 +57,7 @@ def das_attention(
     dropout_p drops weights whenever it is above 0: pass 0 outside training. All backends drop the same weights
     under the same ``torch.manual_seed``. float16 and bfloat16 are computed in float32.
     Gradients reach all tensors but coords, whose gradient only backend="reference" gives; a scale or distance_scale
-    that is to be learned is a tensor of one number.
+    that is to be learned is a tensor of one number. vmap, torch.func and torch.compile: see this folder's README.
     backend: "native" (CPU, float32 and below), "chunked" (PyTorch, any device and dtype), "reference" (the equations as
     written), "auto": native where it can, else chunked; a missing native kernel is reported once.
     """
