@@ -62,6 +62,38 @@ def test_options(problem, assert_exact, options, backend, dtype, isa):
     assert_exact(problem(37, **options), backend, dtype)
 
 
+@pytest.mark.parametrize(
+    ("backend", "dtype", "isa"),
+    [*BACKENDS, pytest.param("reference", torch.float64, "auto", id="reference"), ("auto", torch.float32, "auto")],
+)
+@pytest.mark.parametrize(
+    "options", [{}, {"product_term": True, "section": True, "mask": True}, {"absent": ("query_embed",)}]
+)
+def test_learned_scales(problem, options, backend, dtype, isa):
+    """Tensors give what numbers give, and every backend their gradients: those of finite differences."""
+    case = problem(23, lead=(2, 2), **options)
+
+    def loss(scale, distance_scale):
+        case.options |= {"scale": scale, "distance_scale": distance_scale}
+        return float((case.run("reference")["output"] * case.d_out).sum())
+
+    step = 1e-5
+    slopes = (
+        (loss(0.4 + step, 0.7) - loss(0.4 - step, 0.7)) / (2 * step),
+        (loss(0.4, 0.7 + step) - loss(0.4, 0.7 - step)) / (2 * step),
+    )
+    case.options |= {"scale": 0.4, "distance_scale": 0.7}
+    expected = case.run(backend, dtype)
+    scales = [torch.tensor(0.4, requires_grad=True), torch.tensor([0.7], dtype=torch.float64, requires_grad=True)]
+    case.options |= dict(zip(("scale", "distance_scale"), scales))
+    found = case.run(backend, dtype)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():  # 0.4 and 0.7 are rounded to float32 here
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
+    for scale, slope in zip(scales, slopes):
+        torch.testing.assert_close(float(scale.grad), slope, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("backend", "dtype", "isa"), BACKENDS)
 @pytest.mark.parametrize("phi", PHIS)
 @pytest.mark.parametrize("more", [{}, {"section": True, "self_pair": False, "dropout_p": 0.2, "product_term": True}])

@@ -58,7 +58,21 @@ def arguments(**changes):
         ({"query": torch.randn(2, 6, 4, device="meta")}, "key is on cpu but query is on meta"),
         ({"dropout_p": 1.0}, "dropout_p is 1.0"),
         ({"dropout_p": -0.1}, "dropout_p is -0.1"),
-        ({"distance_scale": 0.0}, "distance_scale is 0.0"),
+        ({"distance_scale": 0.0}, "distance_scale is 0.0, expected a finite length above 0"),
+        ({"distance_scale": torch.tensor(-1.0)}, "distance_scale is -1.0"),
+        ({"distance_scale": float("inf")}, "distance_scale is inf"),
+        ({"distance_scale": None}, "distance_scale is None"),
+        ({"distance_scale": "50"}, "distance_scale is '50'"),
+        ({"distance_scale": torch.ones(2)}, r"distance_scale is a tensor of shape \[2\]"),
+        ({"scale": float("nan")}, "scale is nan, expected a finite number"),
+        ({"scale": torch.tensor(float("inf"))}, "scale is inf"),
+        ({"scale": None}, "scale is None"),
+        ({"theta": 0.5}, r"theta is of type float, expected a tensor \[heads\], for example torch.tensor\(\[0.5\]\)"),
+        ({"mask": [True] * 6}, "mask is of type list, expected a tensor"),
+        ({"query": None}, "query is of type NoneType, expected a tensor"),
+        ({"coords": torch.rand(6, 2).numpy()}, r"coords is a numpy array.*torch\.from_numpy\(coords\)"),
+        ({"query": torch.randn(2, 6, 0)}, r"query has shape \[2, 6, 0\], expected at least one number"),
+        ({"value": torch.randn(2, 6, 0)}, r"value has shape \[2, 6, 0\], expected at least one number"),
         ({"phi": "sigmoit"}, "unknown phi 'sigmoit'. Did you mean 'sigmoid'"),
     ],
 )
@@ -76,6 +90,24 @@ def test_unknown_backend():
 def test_gradients_of_coordinates_are_refused_and_not_silently_zero(backend):
     with pytest.raises(InputError, match="backend='reference'"):
         das_attention(**arguments(coords=torch.rand(6, 2, requires_grad=True)), backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["auto", "chunked", pytest.param("native", marks=needs_kernel)])
+def test_coordinates_with_gradients_are_taken_where_no_gradient_is_wanted(backend):
+    given = arguments()
+    with torch.no_grad():
+        found = das_attention(**given | {"coords": given["coords"].clone().requires_grad_()}, backend=backend)
+    torch.testing.assert_close(found, das_attention(**given, backend=backend), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_bags_give_no_output(backend):
+    """An empty batch is fine, though an empty bag is not."""
+    empty = {name: torch.randn(0, *arguments()[name].shape, requires_grad=True) for name in ("query", "key", "value")}
+    out = das_attention(**arguments(**empty), backend=backend)
+    assert out.shape == (0, 2, 6, 5)
+    out.sum().backward()
+    assert empty["query"].grad.shape == (0, 2, 6, 4)
 
 
 @pytest.mark.parametrize("backend", ["chunked", pytest.param("native", marks=needs_kernel)])

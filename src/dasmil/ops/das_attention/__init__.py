@@ -12,7 +12,7 @@ from dasmil.errors import InputError, unknown_name
 from dasmil.ops.das_attention.chunked import chunked
 from dasmil.ops.das_attention.dropout import draw_seed, keep_factors
 from dasmil.ops.das_attention.factored import Options, attend, fold, make_pairs, unfold
-from dasmil.ops.das_attention.inputs import check_shapes, check_values
+from dasmil.ops.das_attention.inputs import check_scales, check_shapes, check_values
 from dasmil.ops.das_attention.native import Settings, available, check_supported, load, native
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
@@ -34,8 +34,8 @@ def das_attention(
     query_embed: Tensor | None = None,
     value_embed: Tensor | None = None,
     phi: str = "sigmoid",
-    scale: float,
-    distance_scale: float = 1.0,
+    scale: float | Tensor,
+    distance_scale: float | Tensor = 1.0,
     product_term: bool = False,
     self_pair: bool = True,
     mask: Tensor | None = None,
@@ -56,7 +56,8 @@ def das_attention(
 
     dropout_p drops weights whenever it is above 0: pass 0 outside training. All backends drop the same weights
     under the same ``torch.manual_seed``. float16 and bfloat16 are computed in float32.
-    Gradients reach all tensors but coords, whose gradient only backend="reference" gives.
+    Gradients reach all tensors but coords, whose gradient only backend="reference" gives; a scale or distance_scale
+    that is to be learned is a tensor of one number. vmap, torch.func and torch.compile: see this folder's README.
     backend: "native" (CPU, float32 and below), "chunked" (PyTorch, any device and dtype), "reference" (the equations as
     written), "auto": native where it can, else chunked; a missing native kernel is reported once.
     """
@@ -66,12 +67,9 @@ def das_attention(
         raise unknown_name("phi", phi, PHI)
     if not 0 <= dropout_p < 1:
         raise InputError(f"dropout_p is {dropout_p}, expected a probability from 0 up to but not including 1")
-    if not distance_scale > 0:
-        raise InputError(
-            f"distance_scale is {distance_scale}, expected a length above 0 in the unit of the coordinates"
-        )
+    check_scales(scale, distance_scale)
     check_shapes(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section)
-    if coords.requires_grad and backend != "reference":
+    if coords.requires_grad and backend != "reference" and torch.is_grad_enabled():
         raise InputError(
             "coords require a gradient, which only backend='reference' gives; use it or pass coords.detach()"
         )
@@ -91,6 +89,14 @@ def das_attention(
     ]
     if key_embed is None and query_embed is None and value_embed is None:
         theta = beta = None
+    if isinstance(scale, Tensor):  # each term of the logits has one factor query or query_embed, so autograd sees it
+        scale, factor = 1.0, scale.to(query).reshape(())
+        query = query * factor
+        query_embed = None if query_embed is None else query_embed * factor
+    if isinstance(distance_scale, Tensor):  # delta / length - theta = (delta - theta length) / length
+        distance_scale, length = 1.0, distance_scale.to(query).reshape(())
+        if theta is not None and beta is not None:
+            theta, beta = theta * length, beta / length
     seed = draw_seed() if dropout_p > 0 else 0
     if backend == "native" and not return_weights:
         settings = Settings(phi, scale, distance_scale, product_term, self_pair, dropout_p, seed)

@@ -145,8 +145,8 @@ def unfold(output: Tensor, g_sum: Tensor, m_sum: Tensor | None, value_embed: Ten
         return z
     v = value_embed[..., 1:, :]
     if m_sum is not None:
-        z = z + m_sum.reshape(*lead, -1, 1) * v
-    return z + g_sum.reshape(*lead, -1, 1) * (value_embed[..., :1, :] - v)
+        z = z + m_sum.reshape(*z.shape[:-1], 1) * v
+    return z + g_sum.reshape(*z.shape[:-1], 1) * (value_embed[..., :1, :] - v)
 
 
 def make_pairs(lead: torch.Size, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Pairs:

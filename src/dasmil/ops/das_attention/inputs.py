@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -23,21 +26,33 @@ def check_shapes(
     mask: Tensor | None,
     section: Tensor | None,
 ) -> None:
-    """Shapes, dtypes and devices: only attributes are read, no element is."""
+    """Types, shapes, dtypes and devices: only attributes are read, no element is."""
+    given = (
+        ("query", query), ("key", key), ("value", value), ("coords", coords), ("theta", theta), ("beta", beta),
+        ("mask", mask), ("section", section), ("key_embed", key_embed), ("query_embed", query_embed),
+        ("value_embed", value_embed),
+    )  # fmt: skip
+    for name, tensor in given:
+        if not isinstance(tensor, Tensor) and (tensor is not None or name in ("query", "key", "value", "coords")):
+            raise _no_tensor(name, tensor)
     shape = query.shape
     if len(shape) < 3:
         raise InputError(f"query has shape {_show(shape)}, expected [..., heads, n, d]; add a dimension for one head")
     batch, n, d = shape[:-3], shape[-2], shape[-1]
     if n == 0:
         raise InputError("the bag is empty: query has no instances; leave such bags out")
+    if d == 0:
+        raise InputError(f"query has shape {_show(shape)}, expected at least one number for each instance")
     lead = shape[:-2]
-    for name, tensor in (("query", query), ("key", key), ("value", value), ("coords", coords)):
+    for name, tensor in given[:4]:
         if tensor.dtype not in FLOATS:
             raise InputError(f"{name} has dtype {tensor.dtype}, expected a floating dtype; convert it with .float()")
     if key.shape != shape:
         raise InputError(f"key has shape {_show(key.shape)}, expected that of query: {_show(shape)}")
     if value.ndim != len(shape) or value.shape[:-1] != shape[:-1]:
         raise InputError(f"value has shape {_show(value.shape)}, expected {_show([*lead, n, 'o'])} as query has it")
+    if value.shape[-1] == 0:
+        raise InputError(f"value has shape {_show(value.shape)}, expected at least one number for each instance")
     if key.dtype != query.dtype or value.dtype != query.dtype:
         raise InputError(f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; use one")
     if coords.ndim < 2 or coords.shape[-1] not in (2, 3) or coords.shape[-2] != n or not _leads(coords, 2, batch):
@@ -65,12 +80,25 @@ def check_shapes(
     if section is not None and (section.dtype.is_floating_point or section.dtype.is_complex):
         raise InputError(f"section has dtype {section.dtype}, expected integers that name the sections")
     device = query.device
-    for name, tensor in (
-        ("key", key), ("value", value), ("coords", coords), ("theta", theta), ("beta", beta), ("mask", mask),
-        ("section", section), ("key_embed", key_embed), ("query_embed", query_embed), ("value_embed", value_embed),
-    ):  # fmt: skip
+    for name, tensor in given:
         if tensor is not None and tensor.device != device:
             raise InputError(f"{name} is on {tensor.device} but query is on {device}; move it with .to(query.device)")
+
+
+def check_scales(scale: float | Tensor, distance_scale: float | Tensor) -> None:
+    """Each is one finite number. A scale on another device is not read: that would wait for the device."""
+    for name, found, above, expected in (
+        ("scale", scale, -math.inf, "a finite number, for example query.shape[-1] ** -0.5"),
+        ("distance_scale", distance_scale, 0.0, "a finite length above 0 in the unit of the coordinates"),
+    ):
+        number = found
+        if isinstance(found, Tensor) and found.numel() == 1:
+            if name == "scale" and found.device.type != "cpu":
+                continue
+            number = found.item()
+        if not isinstance(number, Real) or not above < float(number) < math.inf:
+            told = f"a tensor of shape {_show(number.shape)}" if isinstance(number, Tensor) else repr(number)
+            raise InputError(f"{name} is {told}, expected {expected}")
 
 
 def check_values(coords: Tensor, mask: Tensor | None) -> None:
@@ -93,6 +121,15 @@ def refuse_second_derivatives() -> None:
     """Called in a backward pass, where autograd records only for `create_graph=True`."""
     if torch.is_grad_enabled():
         raise InputError("a gradient of a gradient is wanted (create_graph=True), which only backend='reference' gives")
+
+
+def _no_tensor(name: str, found: object) -> InputError:
+    kind = type(found).__name__
+    if kind == "ndarray":
+        return InputError(f"{name} is a numpy array, expected a tensor; use torch.from_numpy({name})")
+    if name in ("theta", "beta"):
+        return InputError(f"{name} is of type {kind}, expected a tensor [heads], for example torch.tensor([0.5])")
+    return InputError(f"{name} is of type {kind}, expected a tensor (torch.tensor makes one)")
 
 
 def _leads(tensor: Tensor, tail: int, lead: torch.Size) -> bool:
