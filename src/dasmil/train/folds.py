@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
     for name in summaries[0]["splits"]:
         per_fold = [s["splits"][name] for s in summaries]
         means = [{m: _number(fold["mean"][m]) for m in METRICS} for fold in per_fold]
-        values = {m: np.array([row[m] for row in means]) for m in METRICS}
+        # A fold whose bags are all of one class has no AUROC and is left out.
+        values = {m: [row[m] for row in means if math.isfinite(row[m])] for m in METRICS}
         predictions = [read_predictions(path / f"fold-{k}", name) for k in range(folds)]
         thresholds = [s["threshold"]["per_seed"] for s in summaries]
         splits[name] = {
@@ -29,8 +31,8 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
             "patients": sum(len(set(patients)) for _, _, patients in predictions),
             "positives": sum(fold["positives"] for fold in per_fold),
             "per_fold": means,
-            "mean": {m: float(np.nanmean(v)) for m, v in values.items()},
-            "std": {m: float(np.nanstd(v, ddof=1)) for m, v in values.items()},
+            "mean": {m: float(np.mean(v)) if v else math.nan for m, v in values.items()},
+            "std": {m: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for m, v in values.items()},
             "interval": mean_interval(
                 [(y, p, t, patients) for (y, p, patients), t in zip(predictions, thresholds, strict=True)]
             ),
@@ -82,4 +84,4 @@ def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDA
 
 
 def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
+    return math.nan if value is None else value
