@@ -42,6 +42,14 @@ def test_stamp_tables(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("empty", ["", "nan", "NaN", "NA", "n/a", "None", "NULL"])
+def test_what_tools_write_into_empty_cells_is_empty(empty: str, tmp_path: Path) -> None:
+    path = table(tmp_path, f"slide,label,patient,split\na,{empty},{empty},{empty}\nb,1,p,train\n")
+    assert read_labels(path) == [LabelRow("a", None), LabelRow("b", "1", "p", "train")]
+    named = read_labels(path, classes=["NA", "1"])
+    assert named[0] == LabelRow("a", "NA" if empty == "NA" else None)
+
+
 def test_tables_that_cannot_be_understood(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no slide column among case_id, label.*--slide-table"):
         read_labels(table(tmp_path, "case_id,label\na,1\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,8 +107,8 @@ class CohortArguments:
         known |= {name: Path(known[name]) for name in paths if known.get(name) is not None}
         return cls(**known)
 
-    def read_labels(self) -> list[LabelRow] | None:
-        """The label table, or None without one."""
+    def read_labels(self, classes: Sequence[str] | None = None) -> list[LabelRow] | None:
+        """The label table, or None without one; ``classes`` are labels whatever they are called."""
         from dasmil.data.labels import read_labels
 
         if self.labels is None:
@@ -115,6 +116,7 @@ class CohortArguments:
         return read_labels(
             self.labels, slide_table=self.slide_table, slide_column=self.slide_column,
             label_column=self.label_column, patient_column=self.patient_column, split_column=self.split_column,
+            classes=classes or (),
         )  # fmt: skip
 
     def load(self, labels: list[LabelRow] | None = None, categories: list[str] | None = None) -> Cohort:
@@ -125,8 +127,8 @@ class CohortArguments:
 
         if self.bags is None:
             raise InputError("no bags: give --bags FOLDER (feature files) or --bags TABLE (cells)")
-        rows = labels if labels is not None else self.read_labels()
         classes = None if self.classes is None else [name.strip() for name in self.classes.split(",")]
+        rows = labels if labels is not None else self.read_labels(classes)
         options: dict[str, Any] = {
             "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,
             "strict": self.strict,
