@@ -10,6 +10,8 @@ import h5py
 import pytest
 
 from dasmil.cli import app
+from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.cohort_source import read_alike, run_cohort
 from dasmil.errors import InputError
 
 
@@ -119,6 +121,21 @@ def test_three_classes_and_sections_per_patient(made: Path, tmp_path: Path) -> N
     assert config["model"]["options"]["unit"] == "um"
     train = read(tmp_path / "r" / "data.json")["splits"]["train"]
     assert train["instances"]["max"] > 90  # two slides of up to 90 tiles each
+
+
+def test_classes_of_a_run_keep_their_names_and_numbers(made: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    names = ("NA", '"grade 2, high"')
+    rows = ["slide,label", *(f"made-{i:04d},{names[i % 2]}" for i in range(29))]
+    labels.write_text("\n".join([*rows, "no such slide,other"]))
+    record = CohortArguments(bags=made / "bags", labels=labels).as_record()
+    data = {"classes": ["grade 2, high", "NA"], "cohort": record}
+    for cohort in (read_alike(data, made / "bags", labels), run_cohort(data)):
+        assert cohort.classes == ("grade 2, high", "NA")
+        assert cohort.labels == [1 - i % 2 for i in range(29)]
+    labels.write_text("\n".join([*rows, "made-0029,benign"]))
+    with pytest.raises(InputError, match="the table has slides of 'benign', expected 'grade 2, high', 'NA'"):
+        run_cohort(data)
 
 
 def test_cells_of_a_table(tmp_path: Path) -> None:

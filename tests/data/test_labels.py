@@ -80,8 +80,10 @@ def test_class_order() -> None:
     assert class_names(["10", "2", "2"]) == ("2", "10")
     assert class_names(["Tumor", "Normal"]) == ("Normal", "Tumor")
     assert class_names(["a", "b"], ["b", "a"]) == ("b", "a")
-    with pytest.raises(InputError, match="the table has a, b"):
-        class_names(["a", "b"], ["a"])
+    with pytest.raises(InputError, match="the table has slides of 'b', 'c, d', expected 'a': correct these labels"):
+        class_names(["a", "c, d", "b"], ["a"])
+    with pytest.raises(InputError, match="classes were given as 'a', 'a': name each once"):
+        class_names(["a"], ["a", "a"])
 
 
 def test_class_order_does_not_depend_on_the_order_of_a_set() -> None:

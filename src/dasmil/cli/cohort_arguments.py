@@ -119,15 +119,24 @@ class CohortArguments:
             classes=classes or (),
         )  # fmt: skip
 
-    def load(self, labels: list[LabelRow] | None = None, categories: list[str] | None = None) -> Cohort:
-        """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells."""
+    def load(
+        self,
+        labels: list[LabelRow] | None = None,
+        categories: list[str] | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Cohort:
+        """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells.
+
+        classes: those of a run in their order, in place of --classes.
+        """
         from dasmil.data.cohort import load_cohort
         from dasmil.data.scale import read_scales
         from dasmil.errors import InputError
 
         if self.bags is None:
             raise InputError("no bags: give --bags FOLDER (feature files) or --bags TABLE (cells)")
-        classes = None if self.classes is None else [name.strip() for name in self.classes.split(",")]
+        if classes is None and self.classes is not None:
+            classes = [name.strip() for name in self.classes.split(",")]
         rows = labels if labels is not None else self.read_labels(classes)
         options: dict[str, Any] = {
             "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,

@@ -100,13 +100,11 @@ def read_alike(
 ) -> Cohort:
     """Other bags, read as those of a run were: same columns, same order of features and classes."""
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
-    classes = ",".join(data["classes"]) if labels is not None and data.get("classes") else None
     if labels is None:
         kept.pop("per_patient", None)  # without a table nobody knows which slides belong together
-    arguments = CohortArguments(
-        bags=bags, labels=labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table, classes=classes, **kept
-    )
-    cohort = arguments.load(categories=data.get("cohort", {}).get("categories"))
+    arguments = CohortArguments(bags=bags, labels=labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table, **kept)
+    classes = (data.get("classes") or None) if labels is not None else None
+    cohort = arguments.load(categories=data.get("cohort", {}).get("categories"), classes=classes)
     if labels is not None:
         show_cohort(cohort)
     else:
@@ -125,7 +123,8 @@ def run_cohort(data: Mapping[str, Any]) -> Cohort:
         assert arguments.bags is not None
         assert arguments.labels is not None
         labels = camelyon16_labels(arguments.bags, arguments.labels).rows
-    return arguments.load(labels, categories=data["cohort"].get("categories"))
+    # The classes as the run numbered them: rows that were added to the table since must not renumber them.
+    return arguments.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"))
 
 
 def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) -> dict[str, Cohort]:

@@ -185,8 +185,11 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
     if order is not None:
         names = tuple(order)
         unknown = sorted(found - set(names))
-        if unknown or len(set(names)) != len(names):
-            raise InputError(f"classes were given as {', '.join(names)}, but the table has {', '.join(sorted(found))}")
+        if unknown:
+            raise InputError(
+                f"the table has slides of {', '.join(map(repr, unknown))}, expected {given}: "
+                "correct these labels, leave their cells empty, or train with all classes in --classes"
+            )
         return names
     numbers = {name: as_number(name) for name in found}
     odd = sorted(name for name, number in numbers.items() if number is not None and not math.isfinite(number))

@@ -130,9 +130,8 @@ def match_labels(
     present = {plain_slide(bag.name) for bag in found}
     slides: list[Slide] = []
     without, empty, other_patient, other_label = [], [], [], []
-    named = {row.label for row in rows.values() if row.label is not None}
     used = {row.label for slide, row in rows.items() if row.label is not None and slide in present}
-    names = class_names(used if classes is None else named, classes)
+    names = class_names(used, classes)
     for bag in found:
         row = rows.get(plain_slide(bag.name))
         if row is None:
