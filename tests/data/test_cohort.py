@@ -123,6 +123,14 @@ def test_contradictions_stop(tmp_path: Path) -> None:
         load_cohort(tmp_path, rows(("a", "1"), ("b", "0")))
 
 
+def test_two_files_of_a_slide_stop_though_one_keeps_the_ending_of_the_slide(tmp_path: Path) -> None:
+    for name in ("a", "b", "a.svs"):
+        stamp(tmp_path, name)
+    for labels in (rows(("a", "1"), ("b", "0")), None):
+        with pytest.raises(DataError, match=r"1 slide names .* 'a' in .*a\.h5 and .*a\.svs\.h5; give each slide one"):
+            load_cohort(tmp_path, labels)
+
+
 def test_bags_are_read_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "bb", "ccc"):
         stamp(tmp_path, name)

@@ -114,10 +114,10 @@ def match_labels(
     Without a table every bag stays, with the class number that it carries, if any. With one, a slide needs its label
     there; a patient that the table leaves open is that of the bag.
     """
-    counts = Counter(bag.name for bag in found)
+    counts = Counter(plain_slide(bag.name) for bag in found)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
-        paths = [str(bag.path) for bag in found if bag.name == twice[0]]
+        paths = [str(bag.path or bag.name) for bag in found if plain_slide(bag.name) == twice[0]]
         raise DataError(
             f"{len(twice)} slide names occur more than once, for example {twice[0]!r} in {' and '.join(paths[:2])}; "
             "give each slide one feature file"
