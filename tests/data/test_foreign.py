@@ -219,9 +219,12 @@ def test_scale_table_overrides_the_default_slide_by_slide(tmp_path: Path) -> Non
     assert read_scales("nominal").default.nominal
     with pytest.raises(InputError, match="expected micrometres per pixel"):
         read_scales("quarter")
-    table.write_text("slide,mpp\na,-1\n")
-    with pytest.raises(DataError, match="expected a positive number"):
-        read_scales(None, None, table)
+    for number in ("-1", "inf", "nan"):
+        table.write_text(f"slide,mpp\na,{number}\n")
+        with pytest.raises(DataError, match=r"mpp is .*, expected a positive number"):
+            read_scales(None, None, table)
+        with pytest.raises(InputError, match=r"mpp is .*, expected a positive number"):
+            read_scales(number)
 
 
 def test_find_feature_files(tmp_path: Path) -> None:
