@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels
+from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels, read_rows
 from dasmil.errors import DataError, InputError
 
 
@@ -48,6 +48,13 @@ def test_what_tools_write_into_empty_cells_is_empty(empty: str, tmp_path: Path) 
     assert read_labels(path) == [LabelRow("a", None), LabelRow("b", "1", "p", "train")]
     named = read_labels(path, classes=["NA", "1"])
     assert named[0] == LabelRow("a", "NA" if empty == "NA" else None)
+
+
+def test_cells_may_hold_separators_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_bytes('slide,label,note,more\r\na,1,first\u2028second\x85,\r\nb,0,"two\r\nlines",x\r\n'.encode())
+    assert read_labels(path) == [LabelRow("a", "1"), LabelRow("b", "0")]
+    assert [row["note"] for row in read_rows(path)[1]] == ["first\u2028second", "two\nlines"]
 
 
 def test_tables_that_cannot_be_understood(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -104,11 +105,11 @@ def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text: save the table as CSV (UTF-8)") from None
-    lines = text.splitlines()
-    if not lines:
+    if not text:
         raise DataError(f"{path} is empty: expected a header and rows")
-    delimiter = max("\t;,", key=lines[0].count)
-    reader = csv.reader(lines, delimiter=delimiter)
+    # Only the csv module knows where a row ends: cells may hold line breaks, and separators such as U+2028.
+    delimiter = max("\t;,", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = [name.strip() for name in next(reader)]
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -184,6 +185,9 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
     found = set(labels)
     if order is not None:
         names = tuple(order)
+        given = ", ".join(map(repr, names))
+        if len(set(names)) != len(names):
+            raise InputError(f"classes were given as {given}: name each once")
         unknown = sorted(found - set(names))
         if unknown:
             raise InputError(
