@@ -116,6 +116,10 @@ def test_contradictions_stop(tmp_path: Path) -> None:
         load_cohort(tmp_path, rows(("a", "1", "p", "train"), ("b", "0", "q")))
     with pytest.raises(DataError, match="bags are named like a, b, the label table like x"):
         load_cohort(tmp_path, rows(("x", "1")))
+    with pytest.raises(DataError, match="named like a, b, the label table like A, B; only the case differs"):
+        load_cohort(tmp_path, rows(("A", "1"), ("B", "0")))
+    with pytest.raises(DataError, match="the cells of all 2 slides that the label table names are empty; fill them in"):
+        load_cohort(tmp_path, rows(("a", None), ("b", None)))
     with pytest.raises(InputError, match="found 2 of class '1' only"):
         check_trainable(load_cohort(tmp_path, rows(("a", "1"), ("b", "1"))).report)
     stamp(tmp_path / "again", "a")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -148,10 +148,7 @@ def match_labels(
             other_label.append(bag.name)
     missing = [slide for slide in rows if slide not in present]
     if not slides:
-        raise DataError(
-            f"no slide has a label: the bags are named like {shortened([bag.name for bag in found], 2)}, "
-            f"the label table like {shortened(list(rows), 2)}; the names must be equal but for folder and file ending"
-        )
+        raise _nothing_matched(found, rows, empty)
     _check_patients(slides)
     report = CohortReport(
         n_slides=len(slides),
@@ -166,6 +163,33 @@ def match_labels(
         splits=dict(Counter(slide.split for slide in slides if slide.split is not None)),
     )
     return Matched(slides, names, report)
+
+
+def _nothing_matched(found: Sequence[Found], rows: Mapping[str, LabelRow], empty: Sequence[str]) -> DataError:
+    if empty:
+        return DataError(
+            f"no slide has a label: the cells of all {len(empty)} slides that the label table names are empty; "
+            "fill them in, or name the right column with --label-column"
+        )
+    alike = {plain_slide(bag.name).casefold() for bag in found} & {slide.casefold() for slide in rows}
+    hint = "only the case differs: write the names alike" if alike else "they must be equal but for folder and ending"
+    return DataError(
+        f"no slide has a label: the bags are named like {shortened([bag.name for bag in found], 2)}, "
+        f"the label table like {shortened(list(rows), 2)}; {hint}"
+    )
+
+
+def one_class_parts(parts: Mapping[str, Iterable[int | None]], classes: Sequence[str]) -> list[str]:
+    """A line for a validation or test set (given by its class numbers) that has a single class."""
+    lines: list[str] = []
+    for name, what in (("val", "validation"), ("test", "test")):
+        present = [classes[label] for label in set(parts.get(name, ())) if label is not None]
+        if len(present) == 1:
+            lines.append(
+                f"the {what} set has class {present[0]!r} only, expected at least two classes: "
+                "without them there is no AUROC and no balanced accuracy"
+            )
+    return lines
 
 
 def check_trainable(report: CohortReport) -> None:
