@@ -148,6 +148,27 @@ def test_classes_written_in_two_ways_and_classes_of_few_patients(tmp_path: Path)
     assert "'Normal' and 'normal' count as 2 classes; write them alike if they are one" in messages
 
 
+def test_splits_that_cannot_be_trained_or_scored(tmp_path: Path) -> None:
+    for i in range(6):
+        write(tmp_path / "bags", f"s{i}")
+
+    def findings(*splits: str) -> list[tuple[str, str]]:
+        labels = [LabelRow(f"s{i}", "ab"[i % 2], split=split) for i, split in enumerate(splits)]
+        result = check(tmp_path / "bags", labels)
+        return [(finding.level, finding.message) for finding in result.findings]
+
+    scores = "expected at least two classes: without them there is no AUROC and no balanced accuracy"
+    assert findings("train", "train", "val", "val", "test", "test") == []
+    assert findings(*["test"] * 6) == [("error", "the split column has test but no slide for train")]
+    assert findings("train", "test", "train", "test", "val", "val") == [
+        ("error", "no training slide has class 'b': put some into train"),
+        ("warning", f"the test set has class 'b' only, {scores}"),
+    ]
+    assert findings("train", "train", "val", "train", "test", "test") == [
+        ("warning", f"the validation set has class 'a' only, {scores}")
+    ]
+
+
 def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "bags", "a")
     labels = tmp_path / "labels.csv"

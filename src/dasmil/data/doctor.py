@@ -13,7 +13,7 @@ import numpy as np
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.formats.contents import measured_stride
 from dasmil.data.labels import LabelRow, as_number
-from dasmil.data.match import Matched, check_trainable, found_in, match_labels, shortened
+from dasmil.data.match import Matched, check_trainable, found_in, match_labels, one_class_parts, shortened
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import DasmilError
 
@@ -182,7 +182,9 @@ def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[li
     except DasmilError as error:
         findings.append(Finding("error", "one class only", str(error)))
     findings += [Finding("warning", "class names", line) for line in _alike(matched.classes)]
-    if not report.splits:
+    if report.splits:
+        findings += _check_splits(matched)
+    else:
         findings += [Finding("warning", "few patients", line) for line in _few_patients(matched)]
     return report.lines()[:1], findings
 
@@ -196,6 +198,21 @@ def _alike(classes: Sequence[str]) -> Iterator[str]:
     for names in groups.values():
         if len(names) > 1:
             yield f"{' and '.join(map(repr, names))} count as {len(names)} classes; write them alike if they are one"
+
+
+def _check_splits(matched: Matched) -> Iterator[Finding]:
+    """The split column must leave every class to training; a set of one class cannot be scored."""
+    parts: dict[str, list[int | None]] = {}
+    for slide in matched.slides:
+        parts.setdefault(slide.split or "", []).append(slide.label)
+    if "train" not in parts:
+        yield Finding("error", "splits", f"the split column has {', '.join(parts)} but no slide for train")
+    else:
+        lacking = [repr(name) for number, name in enumerate(matched.classes) if number not in parts["train"]]
+        if lacking:
+            yield Finding("error", "splits", f"no training slide has class {', '.join(lacking)}: put some into train")
+    for line in one_class_parts(parts, matched.classes):
+        yield Finding("warning", "splits", line)
 
 
 def _few_patients(matched: Matched) -> Iterator[str]:
