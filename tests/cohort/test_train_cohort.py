@@ -10,6 +10,8 @@ import h5py
 import pytest
 
 from dasmil.cli import app
+from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.cohort_source import read_alike, run_cohort
 from dasmil.errors import InputError
 
 
@@ -105,6 +107,30 @@ def test_split_column_is_obeyed(made: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "labels.csv.test-log.jsonl").read_text().splitlines()) == 1
 
 
+def test_sets_of_one_class_are_said_and_choose_no_threshold(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, out = tmp_path / "labels.csv", tmp_path / "run"
+    rows = [f"made-{i:04d},{'ab'[i % 2]},{'train' if i < 20 else ('val', 'test')[i % 2]}" for i in range(30)]
+    labels.write_text("\n".join(["slide,label,split", *rows]))
+    cohort = ("--bags", made / "bags", "--labels", labels)
+    assert run("train", *cohort, "--model", "mean-pool", "--epochs", 1, "--out", out) == 0
+    trained = capsys.readouterr()
+    scores = "expected at least two classes: without them there is no AUROC and no balanced accuracy"
+    warnings = [line for line in trained.err.splitlines() if line.startswith("Warning")]
+    assert warnings == [
+        f"Warning: the validation set has class 'a' only, {scores}",
+        f"Warning: the test set has class 'b' only, {scores}",
+    ]
+    assert "val AUROC -" in trained.err
+    assert read(out / "summary.json")["threshold"] == {"per_seed": [0.5], "ensemble": 0.5, "chosen_on": "fixed"}
+    assert "Sensitivity and specificity at 0.5." in trained.out
+    assert run("evaluate", out) == 0
+    cells = {line[:14].strip(): line[14:].split() for line in capsys.readouterr().out.splitlines()}
+    assert cells["AUROC"] == ["-"]
+    assert "nan" not in trained.out + trained.err + str(cells)
+
+
 def test_three_classes_and_sections_per_patient(made: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     rows = [f"made-{i:04d},{'abc'[i // 2 % 3]},p{i // 2}" for i in range(30)]
@@ -119,6 +145,21 @@ def test_three_classes_and_sections_per_patient(made: Path, tmp_path: Path) -> N
     assert config["model"]["options"]["unit"] == "um"
     train = read(tmp_path / "r" / "data.json")["splits"]["train"]
     assert train["instances"]["max"] > 90  # two slides of up to 90 tiles each
+
+
+def test_classes_of_a_run_keep_their_names_and_numbers(made: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    names = ("NA", '"grade 2, high"')
+    rows = ["slide,label", *(f"made-{i:04d},{names[i % 2]}" for i in range(29))]
+    labels.write_text("\n".join([*rows, "no such slide,other"]))
+    record = CohortArguments(bags=made / "bags", labels=labels).as_record()
+    data = {"classes": ["grade 2, high", "NA"], "cohort": record}
+    for cohort in (read_alike(data, made / "bags", labels), run_cohort(data)):
+        assert cohort.classes == ("grade 2, high", "NA")
+        assert cohort.labels == [1 - i % 2 for i in range(29)]
+    labels.write_text("\n".join([*rows, "made-0029,benign"]))
+    with pytest.raises(InputError, match="the table has slides of 'benign', expected 'grade 2, high', 'NA'"):
+        run_cohort(data)
 
 
 def test_cells_of_a_table(tmp_path: Path) -> None:

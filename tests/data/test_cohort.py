@@ -116,11 +116,23 @@ def test_contradictions_stop(tmp_path: Path) -> None:
         load_cohort(tmp_path, rows(("a", "1", "p", "train"), ("b", "0", "q")))
     with pytest.raises(DataError, match="bags are named like a, b, the label table like x"):
         load_cohort(tmp_path, rows(("x", "1")))
+    with pytest.raises(DataError, match="named like a, b, the label table like A, B; only the case differs"):
+        load_cohort(tmp_path, rows(("A", "1"), ("B", "0")))
+    with pytest.raises(DataError, match="the cells of all 2 slides that the label table names are empty; fill them in"):
+        load_cohort(tmp_path, rows(("a", None), ("b", None)))
     with pytest.raises(InputError, match="found 2 of class '1' only"):
         check_trainable(load_cohort(tmp_path, rows(("a", "1"), ("b", "1"))).report)
     stamp(tmp_path / "again", "a")
     with pytest.raises(DataError, match="1 slide names occur more than once"):
         load_cohort(tmp_path, rows(("a", "1"), ("b", "0")))
+
+
+def test_two_files_of_a_slide_stop_though_one_keeps_the_ending_of_the_slide(tmp_path: Path) -> None:
+    for name in ("a", "b", "a.svs"):
+        stamp(tmp_path, name)
+    for labels in (rows(("a", "1"), ("b", "0")), None):
+        with pytest.raises(DataError, match=r"1 slide names .* 'a' in .*a\.h5 and .*a\.svs\.h5; give each slide one"):
+            load_cohort(tmp_path, labels)
 
 
 def test_bags_are_read_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

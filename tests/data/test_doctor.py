@@ -48,13 +48,13 @@ def found(result: Checkup) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def test_healthy_cohort(tmp_path: Path) -> None:
-    for name in ("a", "b"):
+    for name in "abcdef":
         write(tmp_path / "bags", name)
-    result = check(tmp_path / "bags", [LabelRow("a", "0"), LabelRow("b", "1")])
+    result = check(tmp_path / "bags", [LabelRow(name, str(i % 2)) for i, name in enumerate("abcdef")])
     assert result.findings == []
     assert result.healthy
     assert result.rows[0]["stride_um"] == 256
-    assert result.rules == {"STAMP: centre = um top left + 256/2, as the file declares": 2}
+    assert result.rules == {"STAMP: centre = um top left + 256/2, as the file declares": 6}
 
 
 def test_a_table_that_differs_from_the_bags_is_said(tmp_path: Path) -> None:
@@ -67,6 +67,8 @@ def test_a_table_that_differs_from_the_bags_is_said(tmp_path: Path) -> None:
         "1 rows without a slide: gone",
         "1 slides whose bag names another patient than the label table, which counts: a",
         "2 slides whose bag has another class number than the label table, which counts: a, b",
+        "class '0' has 1 patient, expected at least 3: training, validation and test need one each",
+        "class '1' has 1 patient, expected at least 3: training, validation and test need one each",
     ]
     assert result.cohort == ["2 slides of 2 patients; 1 of class 0, 1 of class 1"]
 
@@ -129,6 +131,45 @@ def test_labels_are_checked_too(tmp_path: Path) -> None:
     assert ("error", "found 1 of class '0' only; training needs slides of at least two classes") in messages
 
 
+def test_classes_written_in_two_ways_and_classes_of_few_patients(tmp_path: Path) -> None:
+    labels: list[LabelRow] = []
+    for i, label in enumerate(["0", "0.0", "1", "1", "1"]):
+        write(tmp_path / "bags", f"s{i}")
+        labels.append(LabelRow(f"s{i}", label, f"p{min(i, 3)}"))
+    messages = [(finding.check, finding.message) for finding in check(tmp_path / "bags", labels).findings]
+    few = "expected at least 3: training, validation and test need one each"
+    assert messages == [
+        ("class names", "'0' and '0.0' count as 2 classes; write them alike if they are one"),
+        ("few patients", f"class '0' has 1 patient, {few}"),
+        ("few patients", f"class '0.0' has 1 patient, {few}"),
+        ("few patients", f"class '1' has 2 patients, {few}"),
+    ]
+    words = [LabelRow(f"s{i}", label) for i, label in enumerate(["Normal", "normal", "Tumour", "Tumour"])]
+    messages = [finding.message for finding in check(tmp_path / "bags", words).findings]
+    assert "'Normal' and 'normal' count as 2 classes; write them alike if they are one" in messages
+
+
+def test_splits_that_cannot_be_trained_or_scored(tmp_path: Path) -> None:
+    for i in range(6):
+        write(tmp_path / "bags", f"s{i}")
+
+    def findings(*splits: str) -> list[tuple[str, str]]:
+        labels = [LabelRow(f"s{i}", "ab"[i % 2], split=split) for i, split in enumerate(splits)]
+        result = check(tmp_path / "bags", labels)
+        return [(finding.level, finding.message) for finding in result.findings]
+
+    scores = "expected at least two classes: without them there is no AUROC and no balanced accuracy"
+    assert findings("train", "train", "val", "val", "test", "test") == []
+    assert findings(*["test"] * 6) == [("error", "the split column has test but no slide for train")]
+    assert findings("train", "test", "train", "test", "val", "val") == [
+        ("error", "no training slide has class 'b': put some into train"),
+        ("warning", f"the test set has class 'b' only, {scores}"),
+    ]
+    assert findings("train", "train", "val", "train", "test", "test") == [
+        ("warning", f"the validation set has class 'a' only, {scores}")
+    ]
+
+
 def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "bags", "a")
     labels = tmp_path / "labels.csv"
@@ -141,7 +182,7 @@ def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys
     answer = json.loads(capsys.readouterr().out)
     assert answer["healthy"] is False
     assert answer["rows"][0]["slide"] == "a"
-    assert {finding["check"] for finding in answer["findings"]} == {"labels", "one class only"}
+    assert {finding["check"] for finding in answer["findings"]} == {"labels", "one class only", "few patients"}
 
 
 def test_names_with_square_brackets_are_printed_as_they_are(

@@ -195,6 +195,50 @@ def test_count_mismatch_and_missing_coordinates(tmp_path: Path) -> None:
         probe_features(write(tmp_path / "c.h5", {"other": FEATURES}))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("patch_size_level0", "512px", "'512px'"),
+        ("patch_size_level0", float("nan"), "nan"),
+        ("level0_magnification", 0, "0"),
+        ("level0_width", -1, "-1"),
+    ],
+)
+def test_trident_attributes_that_are_no_positive_number(tmp_path: Path, name: str, value: object, shown: str) -> None:
+    attributes = {**TRIDENT, "level0_width": 2000, "level0_height": 1000, name: value}
+    path = write(tmp_path / "t.h5", {"features": FEATURES, "coords": CORNERS}, coords=attributes)
+    with pytest.raises(DataError, match=rf"t\.h5: attribute 'coords\.{name}' is {shown}, expected a positive number"):
+        read_features(path, Scale(nominal=True))
+
+
+def test_attributes_of_other_tools_that_are_no_positive_number(tmp_path: Path) -> None:
+    stamp = write(tmp_path / "s.h5", {"feats": FEATURES, "coords": CORNERS}, {"unit": "um", "tile_size_um": "abc"})
+    with pytest.raises(DataError, match="attribute 'tile_size_um' is 'abc', expected a positive number"):
+        probe_features(stamp)
+    historic = write(tmp_path / "h.h5", {"feats": FEATURES, "coords": CORNERS}, {"tile_size": 0})
+    with pytest.raises(DataError, match="attribute 'tile_size' is 0, expected a positive number"):
+        read_features(historic, Scale(mpp=1))
+    for given in ({"patch_size": "big"}, {"patch_size": 256, "patch_level": "x"}):
+        with pytest.raises(DataError, match=r"attribute 'coords\.patch_(size|level)' is '(big|x)', expected"):
+            read_features(clam(tmp_path, **given), Scale(mpp=1))
+    bag = Bag(torch.ones(3, 2), torch.rand(3, 2), "um", "o", metadata={"tile_um": "wide"})
+    write_bag(tmp_path / "o.h5", bag)
+    with pytest.raises(DataError, match="attribute 'tile_um' is 'wide', expected a positive number"):
+        probe_features(tmp_path / "o.h5")
+
+
+def test_intact_files_whose_arrays_are_no_numbers_are_not_called_damaged(tmp_path: Path) -> None:
+    pairs = np.array([(0, 0), (1, 0), (0, 1), (1, 1)], dtype=[("x", "f4"), ("y", "f4")])
+    with pytest.raises(DataError, match=r"coords is a dataset of \[\('x'.*, expected a dataset of numbers"):
+        probe_features(write(tmp_path / "a.h5", {"features": FEATURES, "coords": pairs}))
+    with pytest.raises(DataError, match="features is a dataset of object, expected a dataset of numbers"):
+        probe_features(write(tmp_path / "b.h5", {"features": [["a", "b"]] * 4, "coords": CORNERS}))
+    path = write(tmp_path / "c.h5", {"features": FEATURES, "coords/x": CORNERS[:, 0], "coords/y": CORNERS[:, 1]})
+    with pytest.raises(DataError, match="coords is a group, expected a dataset of numbers"):
+        probe_features(path)
+    assert probe_features(write(tmp_path / "d.h5", {"features": FEATURES, "coords": 1.0})).n_coords == 0
+
+
 def test_truncated_file(tmp_path: Path) -> None:
     path = clam(tmp_path)
     path.write_bytes(path.read_bytes()[:900])
@@ -219,9 +263,12 @@ def test_scale_table_overrides_the_default_slide_by_slide(tmp_path: Path) -> Non
     assert read_scales("nominal").default.nominal
     with pytest.raises(InputError, match="expected micrometres per pixel"):
         read_scales("quarter")
-    table.write_text("slide,mpp\na,-1\n")
-    with pytest.raises(DataError, match="expected a positive number"):
-        read_scales(None, None, table)
+    for number in ("-1", "inf", "nan"):
+        table.write_text(f"slide,mpp\na,{number}\n")
+        with pytest.raises(DataError, match=r"mpp is .*, expected a positive number"):
+            read_scales(None, None, table)
+        with pytest.raises(InputError, match=r"mpp is .*, expected a positive number"):
+            read_scales(number)
 
 
 def test_find_feature_files(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels
+from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels, read_rows
 from dasmil.errors import DataError, InputError
 
 
@@ -42,6 +42,21 @@ def test_stamp_tables(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("empty", ["", "nan", "NaN", "NA", "n/a", "NULL"])
+def test_what_tools_write_into_empty_cells_is_empty(empty: str, tmp_path: Path) -> None:
+    path = table(tmp_path, f"slide,label,patient,split\na,{empty},{empty},{empty}\nb,1,p,train\n")
+    assert read_labels(path) == [LabelRow("a", None), LabelRow("b", "1", "p", "train")]
+    named = read_labels(path, classes=["NA", "1"])
+    assert named[0] == LabelRow("a", "NA" if empty == "NA" else None)
+
+
+def test_cells_may_hold_separators_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_bytes('slide,label,note,more\r\na,1,first\u2028second\x85,\r\nb,0,"two\r\nlines",x\r\n'.encode())
+    assert read_labels(path) == [LabelRow("a", "1"), LabelRow("b", "0")]
+    assert [row["note"] for row in read_rows(path)[1]] == ["first\u2028second", "two\nlines"]
+
+
 def test_tables_that_cannot_be_understood(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no slide column among case_id, label.*--slide-table"):
         read_labels(table(tmp_path, "case_id,label\na,1\n"))
@@ -72,8 +87,10 @@ def test_class_order() -> None:
     assert class_names(["10", "2", "2"]) == ("2", "10")
     assert class_names(["Tumor", "Normal"]) == ("Normal", "Tumor")
     assert class_names(["a", "b"], ["b", "a"]) == ("b", "a")
-    with pytest.raises(InputError, match="the table has a, b"):
-        class_names(["a", "b"], ["a"])
+    with pytest.raises(InputError, match="the table has slides of 'b', 'c, d', expected 'a': correct these labels"):
+        class_names(["a", "c, d", "b"], ["a"])
+    with pytest.raises(InputError, match="classes were given as 'a', 'a': name each once"):
+        class_names(["a"], ["a", "a"])
 
 
 def test_class_order_does_not_depend_on_the_order_of_a_set() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,8 +107,8 @@ class CohortArguments:
         known |= {name: Path(known[name]) for name in paths if known.get(name) is not None}
         return cls(**known)
 
-    def read_labels(self) -> list[LabelRow] | None:
-        """The label table, or None without one."""
+    def read_labels(self, classes: Sequence[str] | None = None) -> list[LabelRow] | None:
+        """The label table, or None without one; ``classes`` are labels whatever they are called."""
         from dasmil.data.labels import read_labels
 
         if self.labels is None:
@@ -115,18 +116,28 @@ class CohortArguments:
         return read_labels(
             self.labels, slide_table=self.slide_table, slide_column=self.slide_column,
             label_column=self.label_column, patient_column=self.patient_column, split_column=self.split_column,
+            classes=classes or (),
         )  # fmt: skip
 
-    def load(self, labels: list[LabelRow] | None = None, categories: list[str] | None = None) -> Cohort:
-        """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells."""
+    def load(
+        self,
+        labels: list[LabelRow] | None = None,
+        categories: list[str] | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Cohort:
+        """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells.
+
+        classes: those of a run in their order, in place of --classes.
+        """
         from dasmil.data.cohort import load_cohort
         from dasmil.data.scale import read_scales
         from dasmil.errors import InputError
 
         if self.bags is None:
             raise InputError("no bags: give --bags FOLDER (feature files) or --bags TABLE (cells)")
-        rows = labels if labels is not None else self.read_labels()
-        classes = None if self.classes is None else [name.strip() for name in self.classes.split(",")]
+        if classes is None and self.classes is not None:
+            classes = [name.strip() for name in self.classes.split(",")]
+        rows = labels if labels is not None else self.read_labels(classes)
         options: dict[str, Any] = {
             "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,
             "strict": self.strict,

@@ -49,6 +49,7 @@ def cohort_source(
         parts = assign_splits(cohort, split_seed)
         test = cohort.subset(parts.get("test", []))
         _say_split(parts, locked=bool(len(test)) and not open_test)
+        _warn_of_one_class(cohort, parts)
         record["held_out"] = {"test": test.bag_ids}
         record["test_set"] = f"{len(test)} bags, locked" if len(test) else "none"
         if open_test and len(test):
@@ -100,13 +101,11 @@ def read_alike(
 ) -> Cohort:
     """Other bags, read as those of a run were: same columns, same order of features and classes."""
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
-    classes = ",".join(data["classes"]) if labels is not None and data.get("classes") else None
     if labels is None:
         kept.pop("per_patient", None)  # without a table nobody knows which slides belong together
-    arguments = CohortArguments(
-        bags=bags, labels=labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table, classes=classes, **kept
-    )
-    cohort = arguments.load(categories=data.get("cohort", {}).get("categories"))
+    arguments = CohortArguments(bags=bags, labels=labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table, **kept)
+    classes = (data.get("classes") or None) if labels is not None else None
+    cohort = arguments.load(categories=data.get("cohort", {}).get("categories"), classes=classes)
     if labels is not None:
         show_cohort(cohort)
     else:
@@ -125,7 +124,8 @@ def run_cohort(data: Mapping[str, Any]) -> Cohort:
         assert arguments.bags is not None
         assert arguments.labels is not None
         labels = camelyon16_labels(arguments.bags, arguments.labels).rows
-    return arguments.load(labels, categories=data["cohort"].get("categories"))
+    # The classes as the run numbered them: rows that were added to the table since must not renumber them.
+    return arguments.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"))
 
 
 def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) -> dict[str, Cohort]:
@@ -172,6 +172,7 @@ def _folds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any]) -> lis
     record["test_set"] = f"{len(locked)} bags besides the folds, locked" if locked else "none besides the folds"
     if locked:
         print(f"{len(locked)} test slides stay locked; cross-validation uses the other {len(used)}", file=sys.stderr)
+        _warn_of_one_class(cohort, {"test": locked})
     return [
         Splits(part.subset(f.train), part.subset(f.val), {"test": part.subset(f.test)}, {**record, "fold": number})
         for number, f in enumerate(make_folds(part.patients, part.labels, folds, seed))
@@ -182,6 +183,14 @@ def _say_split(parts: dict[str, list[int]], locked: bool) -> None:
     text = ", ".join(f"{name} {len(members)}" for name, members in parts.items())
     note = "; the test set stays locked until `dasmil evaluate`" if locked else ""
     print(f"Split by patient: {text}{note}", file=sys.stderr)
+
+
+def _warn_of_one_class(cohort: Cohort, parts: Mapping[str, Sequence[int]]) -> None:
+    from dasmil.data.match import one_class_parts
+
+    labels = cohort.labels
+    for line in one_class_parts({name: [labels[i] for i in part] for name, part in parts.items()}, cohort.classes):
+        print(f"Warning: {line}", file=sys.stderr)
 
 
 def cohort_words(cohort: Cohort) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,10 @@ def epoch_line(progress: Progress) -> str:
     if progress.starts > 1:
         parts.append(f"{progress.starts} starts")
     for column, name in (("train_loss", "loss"), ("val_auroc", "val AUROC")):
-        values = [row[column] for row in progress.rows if column in row]
+        found = [row[column] for row in progress.rows if column in row]
+        values = [value for value in found if math.isfinite(value)]
+        if found and not values:
+            parts.append(f"{name} -")
         if values:
             spread = f" ({min(values):.3f}-{max(values):.3f})" if len(values) > 1 else ""
             parts.append(f"{name} {sum(values) / len(values):.3f}{spread}")
@@ -102,8 +106,10 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 def _cell(scores: dict[str, Any], metric: str) -> str:
     def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
+        return "-" if value is None or not math.isfinite(value) else f"{value:.3f}"
 
+    if number(scores["mean"][metric]) == "-":
+        return "-"
     low, high = scores["interval"][metric]
     repeats = scores["per_seed"] if "per_seed" in scores else scores["per_fold"]
     deviation = f" ± {number(scores['std'][metric])}" if len(repeats) > 1 else ""

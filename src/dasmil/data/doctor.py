@@ -12,8 +12,8 @@ import numpy as np
 
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.formats.contents import measured_stride
-from dasmil.data.labels import LabelRow
-from dasmil.data.match import check_trainable, found_in, match_labels, shortened
+from dasmil.data.labels import LabelRow, as_number
+from dasmil.data.match import Matched, check_trainable, found_in, match_labels, one_class_parts, shortened
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import DasmilError
 
@@ -172,15 +172,58 @@ def _check_mixture(rows: Sequence[dict[str, Any]]) -> list[Finding]:
 
 def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[list[str], list[Finding]]:
     try:
-        report = match_labels([found_in(path) for path in files], labels).report
+        matched = match_labels([found_in(path) for path in files], labels)
     except DasmilError as error:
         return [], [Finding("error", "labels", str(error))]
+    report = matched.report
     findings: list[Finding] = [Finding("warning", "labels", line) for line in (*report.unmatched, *report.overruled)]
     try:
         check_trainable(report)
     except DasmilError as error:
         findings.append(Finding("error", "one class only", str(error)))
+    findings += [Finding("warning", "class names", line) for line in _alike(matched.classes)]
+    if report.splits:
+        findings += _check_splits(matched)
+    else:
+        findings += [Finding("warning", "few patients", line) for line in _few_patients(matched)]
     return report.lines()[:1], findings
+
+
+def _alike(classes: Sequence[str]) -> Iterator[str]:
+    """Class names that are one number, or one word but for case: most likely one class written in two ways."""
+    groups: dict[float | str, list[str]] = {}
+    for name in classes:
+        number = as_number(name)
+        groups.setdefault(name.casefold() if number is None else number, []).append(name)
+    for names in groups.values():
+        if len(names) > 1:
+            yield f"{' and '.join(map(repr, names))} count as {len(names)} classes; write them alike if they are one"
+
+
+def _check_splits(matched: Matched) -> Iterator[Finding]:
+    """The split column must leave every class to training; a set of one class cannot be scored."""
+    parts: dict[str, list[int | None]] = {}
+    for slide in matched.slides:
+        parts.setdefault(slide.split or "", []).append(slide.label)
+    if "train" not in parts:
+        yield Finding("error", "splits", f"the split column has {', '.join(parts)} but no slide for train")
+    else:
+        lacking = [repr(name) for number, name in enumerate(matched.classes) if number not in parts["train"]]
+        if lacking:
+            yield Finding("error", "splits", f"no training slide has class {', '.join(lacking)}: put some into train")
+    for line in one_class_parts(parts, matched.classes):
+        yield Finding("warning", "splits", line)
+
+
+def _few_patients(matched: Matched) -> Iterator[str]:
+    """A split by patient gives every class at least one patient for training, validation and test."""
+    for number, name in enumerate(matched.classes):
+        patients = {slide.patient or f"slide {slide.name}" for slide in matched.slides if slide.label == number}
+        if len(patients) < 3:
+            yield (
+                f"class {name!r} has {len(patients)} patient{'s' * (len(patients) != 1)}, expected at least 3: "
+                "training, validation and test need one each"
+            )
 
 
 def _grouped(findings: Sequence[Finding]) -> list[Finding]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -27,10 +28,13 @@ SPLIT_NAMES = {
     "test": "test", "testing": "test", "holdout": "test", "hold-out": "test",
 }  # fmt: skip
 
+# What tools write into an empty cell when they save a table (pandas, R, SQL). Not "none": it names a class too often.
+EMPTY = ("", "nan", "na", "n/a", "null")
+
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One slide of a label table; label None means that the cell was empty."""
+    """One slide of a label table; label None means that the cell was empty, or said so (``EMPTY``)."""
 
     slide: str
     label: str | None
@@ -55,8 +59,12 @@ def read_labels(
     label_column: str | None = None,
     patient_column: str | None = None,
     split_column: str | None = None,
+    classes: Sequence[str] = (),
 ) -> list[LabelRow]:
-    """Read a label table (CSV or TSV); with ``slide_table`` it is STAMP's pair of a clini and a slide table."""
+    """Read a label table (CSV or TSV); with ``slide_table`` it is STAMP's pair of a clini and a slide table.
+
+    classes: names that are labels even if they look like an empty cell, such as NA.
+    """
     header, rows = read_rows(path)
     if slide_table is not None:
         rows, header = _join_stamp(path, header, rows, Path(slide_table), patient_column, slide_column)
@@ -76,9 +84,9 @@ def read_labels(
         found.append(
             LabelRow(
                 slide=plain_slide(row[slide]),
-                label=row[label] or None,
-                patient=(row[patient] or None) if patient else None,
-                split=_split_name(path, number, row[split]) if split and row[split] else None,
+                label=row[label] if row[label] in classes else _filled(row[label]),
+                patient=_filled(row[patient]) if patient else None,
+                split=_split_name(path, number, row[split]) if split else None,
             )
         )
     if not found:
@@ -97,11 +105,11 @@ def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text: save the table as CSV (UTF-8)") from None
-    lines = text.splitlines()
-    if not lines:
+    if not text:
         raise DataError(f"{path} is empty: expected a header and rows")
-    delimiter = max("\t;,", key=lines[0].count)
-    reader = csv.reader(lines, delimiter=delimiter)
+    # Only the csv module knows where a row ends: cells may hold line breaks, and separators such as U+2028.
+    delimiter = max("\t;,", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = [name.strip() for name in next(reader)]
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -126,7 +134,13 @@ def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], ch
     return found[0] if found else None
 
 
-def _split_name(path: Path, number: int, value: str) -> str:
+def _filled(cell: str) -> str | None:
+    return None if cell.lower() in EMPTY else cell
+
+
+def _split_name(path: Path, number: int, value: str) -> str | None:
+    if _filled(value) is None:
+        return None
     name = SPLIT_NAMES.get(value.lower())
     if name is None:
         raise DataError(f"{path}, line {number}: split is {value!r}, expected train, val or test")
@@ -171,11 +185,17 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
     found = set(labels)
     if order is not None:
         names = tuple(order)
+        given = ", ".join(map(repr, names))
+        if len(set(names)) != len(names):
+            raise InputError(f"classes were given as {given}: name each once")
         unknown = sorted(found - set(names))
-        if unknown or len(set(names)) != len(names):
-            raise InputError(f"classes were given as {', '.join(names)}, but the table has {', '.join(sorted(found))}")
+        if unknown:
+            raise InputError(
+                f"the table has slides of {', '.join(map(repr, unknown))}, expected {given}: "
+                "correct these labels, leave their cells empty, or train with all classes in --classes"
+            )
         return names
-    numbers = {name: _number(name) for name in found}
+    numbers = {name: as_number(name) for name in found}
     odd = sorted(name for name, number in numbers.items() if number is not None and not math.isfinite(number))
     if odd:
         raise DataError(
@@ -187,7 +207,8 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
     return tuple(sorted(found) if words else sorted(found, key=lambda name: (float(name), name)))
 
 
-def _number(text: str) -> float | None:
+def as_number(text: str) -> float | None:
+    """The number that a class name is, or None for a word."""
     try:
         return float(text)
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,10 +114,10 @@ def match_labels(
     Without a table every bag stays, with the class number that it carries, if any. With one, a slide needs its label
     there; a patient that the table leaves open is that of the bag.
     """
-    counts = Counter(bag.name for bag in found)
+    counts = Counter(plain_slide(bag.name) for bag in found)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
-        paths = [str(bag.path) for bag in found if bag.name == twice[0]]
+        paths = [str(bag.path or bag.name) for bag in found if plain_slide(bag.name) == twice[0]]
         raise DataError(
             f"{len(twice)} slide names occur more than once, for example {twice[0]!r} in {' and '.join(paths[:2])}; "
             "give each slide one feature file"
@@ -130,9 +130,8 @@ def match_labels(
     present = {plain_slide(bag.name) for bag in found}
     slides: list[Slide] = []
     without, empty, other_patient, other_label = [], [], [], []
-    named = {row.label for row in rows.values() if row.label is not None}
     used = {row.label for slide, row in rows.items() if row.label is not None and slide in present}
-    names = class_names(used if classes is None else named, classes)
+    names = class_names(used, classes)
     for bag in found:
         row = rows.get(plain_slide(bag.name))
         if row is None:
@@ -149,10 +148,7 @@ def match_labels(
             other_label.append(bag.name)
     missing = [slide for slide in rows if slide not in present]
     if not slides:
-        raise DataError(
-            f"no slide has a label: the bags are named like {shortened([bag.name for bag in found], 2)}, "
-            f"the label table like {shortened(list(rows), 2)}; the names must be equal but for folder and file ending"
-        )
+        raise _nothing_matched(found, rows, empty)
     _check_patients(slides)
     report = CohortReport(
         n_slides=len(slides),
@@ -167,6 +163,33 @@ def match_labels(
         splits=dict(Counter(slide.split for slide in slides if slide.split is not None)),
     )
     return Matched(slides, names, report)
+
+
+def _nothing_matched(found: Sequence[Found], rows: Mapping[str, LabelRow], empty: Sequence[str]) -> DataError:
+    if empty:
+        return DataError(
+            f"no slide has a label: the cells of all {len(empty)} slides that the label table names are empty; "
+            "fill them in, or name the right column with --label-column"
+        )
+    alike = {plain_slide(bag.name).casefold() for bag in found} & {slide.casefold() for slide in rows}
+    hint = "only the case differs: write the names alike" if alike else "they must be equal but for folder and ending"
+    return DataError(
+        f"no slide has a label: the bags are named like {shortened([bag.name for bag in found], 2)}, "
+        f"the label table like {shortened(list(rows), 2)}; {hint}"
+    )
+
+
+def one_class_parts(parts: Mapping[str, Iterable[int | None]], classes: Sequence[str]) -> list[str]:
+    """A line for a validation or test set (given by its class numbers) that has a single class."""
+    lines: list[str] = []
+    for name, what in (("val", "validation"), ("test", "test")):
+        present = [classes[label] for label in set(parts.get(name, ())) if label is not None]
+        if len(present) == 1:
+            lines.append(
+                f"the {what} set has class {present[0]!r} only, expected at least two classes: "
+                "without them there is no AUROC and no balanced accuracy"
+            )
+    return lines
 
 
 def check_trainable(report: CohortReport) -> None:

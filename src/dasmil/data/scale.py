@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ class Scale:
     def __post_init__(self) -> None:
         for name in _COLUMNS:
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name} is {value!r}, expected a positive number")
 
 

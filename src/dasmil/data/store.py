@@ -166,7 +166,7 @@ def _opened(path: Path) -> Iterator[tuple[h5py.File, BagInfo]]:
 
 
 def _info(path: Path, file: h5py.File) -> BagInfo:
-    attributes = {name: _plain(value) for name, value in file.attrs.items()}
+    attributes = {name: plain(value) for name, value in file.attrs.items()}
     if attributes.get("format") != FORMAT:
         found = f"format {attributes['format']!r}" if "format" in attributes else "no attribute 'format'"
         raise DataError(
@@ -191,8 +191,8 @@ def _info(path: Path, file: h5py.File) -> BagInfo:
     if unit not in ("um", "px"):
         found = "has no attribute 'unit'" if unit is None else f"has unit {unit!r}"
         raise DataError(f"{path}: {found}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
-    shapes = {name: _dataset(path, file, name).shape for name in ("features", "coords")}
-    shapes |= {name: _dataset(path, file, name).shape for name in _OPTIONAL if name in file}
+    shapes = {name: number_dataset(path, file, name).shape for name in ("features", "coords")}
+    shapes |= {name: number_dataset(path, file, name).shape for name in _OPTIONAL if name in file}
     n = shapes["features"][0] if shapes["features"] else 0
     if len(shapes["features"]) < 2 or n == 0:
         raise DataError(f"{path}: features have shape {shapes['features']}, expected [n, ...] with n >= 1")
@@ -230,7 +230,8 @@ def _json_names(path: Path, attributes: dict[str, Any]) -> list[str]:
     raise DataError(f"{path}: attribute 'json_attributes' is {text!r}, expected a JSON list of attribute names")
 
 
-def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+def number_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    """A dataset of numbers; one that is missing or holds something else is one clear error."""
     item = file.get(name)
     if item is None:
         raise DataError(
@@ -246,7 +247,7 @@ def _dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def _read(path: Path, file: h5py.File, name: str) -> np.ndarray:
-    array = _dataset(path, file, name)[...]
+    array = number_dataset(path, file, name)[...]
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -333,7 +334,8 @@ def _to_json(value: Any, where: str) -> Any:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """An attribute as h5py reads it, in Python's own types."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, h5py.Empty):

@@ -90,7 +90,7 @@ def _factor(path: Path, unit: str, um_per_unit: float | None) -> float:
         return 1.0
     if um_per_unit is None:
         raise InputError(f"{path}: positions are in pixels; give the micrometres of one pixel with --mpp")
-    if not um_per_unit > 0:
+    if not (np.isfinite(um_per_unit) and um_per_unit > 0):
         raise InputError(f"mpp is {um_per_unit!r}, expected a positive number")
     return um_per_unit
 

@@ -46,8 +46,8 @@ def summarise_sets(sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.flo
     probability = {name: probabilities(value, classes) for name, value in logits.items()}
     count = len(next(iter(logits.values())))
     thresholds, together, origin = [0.5] * count, 0.5, "fixed"
-    if classes == 2 and "val" in sets:
-        labels = sets["val"].facts.labels
+    labels = sets["val"].facts.labels if "val" in sets else []
+    if classes == 2 and len(set(labels)) == 2:  # bags of one class leave nothing to choose
         thresholds = [choose_threshold(labels, p) for p in probability["val"]]
         together, origin = choose_threshold(labels, probability["val"].mean(0)), "val"
     splits = {

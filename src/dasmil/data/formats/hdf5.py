@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from dasmil.data.formats.contents import FeatureFile, Probe, agreed, measured_stride, need_scale, pixel_scale
 from dasmil.data.scale import Scale
-from dasmil.data.store import FORMAT, open_h5, read_bag, read_bag_info
+from dasmil.data.store import FORMAT, number_dataset, open_h5, plain, read_bag, read_bag_info
 from dasmil.errors import DataError
 
 HISTORIC_STRIDE_PX = 224
@@ -33,13 +34,13 @@ def read_hdf5(path: Path, scale: Scale) -> FeatureFile:
         return _read_own(path)
     with open_h5(path) as file:
         probe = _probe(path, file)
-        features = _features(file)
+        features = _features(path, file)
         if "coords" not in file:
             raise DataError(f"{path}: no dataset 'coords', so its instances have no positions; extract it again")
-        coords = np.asarray(file["coords"], dtype=np.float64)
+        coords = np.asarray(number_dataset(path, file, "coords"), dtype=np.float64)
         attributes = _attributes(file)
         data = np.asarray(features, dtype=np.float32).reshape(probe.n, probe.in_features)
-        augmented = np.asarray(file["augmented"], dtype=bool) if "augmented" in file else None
+        augmented = np.asarray(number_dataset(path, file, "augmented"), dtype=bool) if "augmented" in file else None
     note = ""
     if coords.ndim == 3 and coords.shape[0] == 1:
         coords = coords[0]
@@ -76,7 +77,6 @@ def _probe_own(path: Path) -> Probe:
     if len(info.feature_shape) != 1:
         raise DataError(f"{path}: features have shape [n, {info.feature_shape}], expected [n, f]")
     known = info.metadata
-    size = (known.get("slide_width_px"), known.get("slide_height_px"))
     return Probe(
         path=path,
         format="dasmil",
@@ -84,14 +84,30 @@ def _probe_own(path: Path) -> Probe:
         n_coords=info.n,
         in_features=info.feature_shape[0],
         encoder=None if known.get("encoder") is None else str(known["encoder"]),
-        tile_um=_number(known.get("tile_um")),
-        mpp=_number(known.get("mpp")),
-        size_px=None if None in size else (float(size[0] or 0), float(size[1] or 0)),
+        tile_um=_positive(path, known, "tile_um"),
+        mpp=_positive(path, known, "mpp"),
+        size_px=_size(path, known, "slide_width_px", "slide_height_px"),
     )
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _positive(path: Path, attributes: Mapping[str, Any], name: str, *, or_zero: bool = False) -> float | None:
+    """The number in an attribute (of several, one per axis, the first); None where the file is silent."""
+    value = attributes.get(name)
+    if value is None:
+        return None
+    try:
+        number = float(np.ravel(value)[0])
+    except (TypeError, ValueError, IndexError):
+        number = float("nan")
+    if np.isfinite(number) and (number > 0 or (or_zero and number == 0)):
+        return number
+    what = "0 or a positive number" if or_zero else "a positive number"
+    raise DataError(f"{path}: attribute {name!r} is {value!r}, expected {what}; correct it or extract the slide again")
+
+
+def _size(path: Path, attributes: Mapping[str, Any], width: str, height: str) -> tuple[float, float] | None:
+    size = (_positive(path, attributes, width), _positive(path, attributes, height))
+    return None if size[0] is None or size[1] is None else (size[0], size[1])
 
 
 def _read_own(path: Path) -> FeatureFile:
@@ -117,7 +133,7 @@ def _read_own(path: Path) -> FeatureFile:
 
 
 def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
-    tile_px = _clam_tile(attributes)
+    tile_px = _clam_tile(path, attributes)
     mpp, source = pixel_scale(path, "CLAM", coords, scale, tile_px)
     given = None if scale.tile_um is None else scale.tile_um / mpp
     stride = measured_stride(coords)
@@ -134,13 +150,14 @@ def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sca
 
 
 def _trident(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
-    tile_px = float(attributes["coords.patch_size_level0"])
-    magnification = attributes.get("coords.level0_magnification")
+    tile_px = _positive(path, attributes, "coords.patch_size_level0")
+    assert tile_px is not None
     if scale.nominal and scale.mpp is None and scale.tile_um is None:
+        magnification = _positive(path, attributes, "coords.level0_magnification")
         if magnification is None:
             raise need_scale(path, "TRIDENT", "level-0 pixels (and no magnification)")
-        mpp = 10.0 / float(magnification)
-        source = f"nominal: 10 um / {float(magnification):g}x = {mpp:g} um/px"
+        mpp = 10.0 / magnification
+        source = f"nominal: 10 um / {magnification:g}x = {mpp:g} um/px"
     else:
         mpp, source = pixel_scale(path, "TRIDENT", coords, scale, tile_px)
     text = f"TRIDENT: centre = (level-0 px top left + {tile_px:g}/2) x mpp ({source})"
@@ -149,7 +166,7 @@ def _trident(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: 
 
 def _stamp(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
     key = "tile_size_um" if "tile_size_um" in attributes else "tile_size"
-    tile_um = agreed(path, key, float(attributes[key]), scale.tile_um)
+    tile_um = agreed(path, key, _positive(path, attributes, key), scale.tile_um)
     assert tile_um is not None
     version = "STAMP" if key == "tile_size_um" else "STAMP 2.0"
     return coords + tile_um / 2, tile_um, None, f"{version}: centre = um top left + {tile_um:g}/2, as the file declares"
@@ -157,9 +174,8 @@ def _stamp(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sc
 
 def _historic(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
     name = "historic STAMP / marugoto / end2end"
-    declared = attributes.get("tile_size")
-    stride = measured_stride(coords)
-    edge = float(declared) if declared is not None else stride
+    declared = _positive(path, attributes, "tile_size")
+    edge = declared if declared is not None else measured_stride(coords)
     if scale.mpp is None and scale.tile_um is None:
         if not np.isfinite(edge) or round(edge) != HISTORIC_STRIDE_PX:
             raise need_scale(path, name, f"pixels of unknown size (stride {edge:g}, not {HISTORIC_STRIDE_PX})")
@@ -168,7 +184,7 @@ def _historic(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale:
         source = f"{what} {edge:g} px, which these tools use for {HISTORIC_TILE_UM:g} um tiles; --mpp overrides it"
         edge = float(HISTORIC_STRIDE_PX)
     else:
-        mpp, source = pixel_scale(path, name, coords, scale, None if declared is None else float(declared))
+        mpp, source = pixel_scale(path, name, coords, scale, declared)
         if declared is None and scale.tile_um is not None:
             edge = scale.tile_um / mpp
     if not np.isfinite(edge):
@@ -189,14 +205,14 @@ _RULES = {
 
 def _probe(path: Path, file: h5py.File) -> Probe:
     attributes = _attributes(file)
-    features = _features(file)
+    features = _features(path, file)
     shape = features.shape[1:] if features.ndim == 3 and features.shape[0] == 1 else features.shape
     if len(shape) != 2 or not shape[0]:
         raise DataError(f"{path}: features have shape {features.shape}, expected [n, f] with at least one instance")
     n_coords: int | None = None
-    if isinstance(coords := file.get("coords"), h5py.Dataset):
-        n_coords = coords.shape[1] if coords.ndim == 3 and coords.shape[0] == 1 else coords.shape[0]
-    tile_um, size_px = _declared(attributes)
+    if "coords" in file:
+        coords = number_dataset(path, file, "coords")
+        n_coords = coords.shape[1] if coords.ndim == 3 and coords.shape[0] == 1 else sum(coords.shape[:1])
     encoder = attributes.get("extractor", attributes.get("features.encoder"))
     return Probe(
         path=path,
@@ -205,8 +221,8 @@ def _probe(path: Path, file: h5py.File) -> Probe:
         n_coords=n_coords,
         in_features=int(shape[1]),
         encoder=None if encoder is None else str(encoder),
-        tile_um=tile_um,
-        size_px=size_px,
+        tile_um=_declared_tile(path, attributes),
+        size_px=_size(path, attributes, "coords.level0_width", "coords.level0_height"),
     )
 
 
@@ -220,26 +236,21 @@ def _dialect(features: h5py.Dataset, attributes: dict[str, Any]) -> str:
     return "TRIDENT" if "coords.patch_size_level0" in attributes else "CLAM"
 
 
-def _declared(attributes: dict[str, Any]) -> tuple[float | None, tuple[float, float] | None]:
-    """Tile edge in um and the slide's size in level-0 pixels, where the file states them."""
-    tile_um = attributes.get("tile_size_um")
+def _declared_tile(path: Path, attributes: Mapping[str, Any]) -> float | None:
+    """Tile edge in um, where the file states it."""
+    tile_um = _positive(path, attributes, "tile_size_um")
     if tile_um is None and attributes.get("unit") == "um":
-        tile_um = attributes.get("tile_size")
-    size = (attributes.get("coords.level0_width"), attributes.get("coords.level0_height"))
-    return _number(tile_um), None if None in size else (float(size[0] or 0), float(size[1] or 0))
+        tile_um = _positive(path, attributes, "tile_size")
+    return tile_um
 
 
-def _clam_tile(attributes: dict[str, Any]) -> float | None:
+def _clam_tile(path: Path, attributes: Mapping[str, Any]) -> float | None:
     """Edge of a CLAM patch in level-0 pixels, where its patch file's attributes were kept."""
-    if "coords.patch_size" not in attributes:
-        return None
-    level = int(attributes.get("coords.patch_level", 0))
-    downsample = attributes.get("coords.downsample")
-    if level == 0:
-        return float(attributes["coords.patch_size"])
-    if downsample is None:
-        return None
-    return float(attributes["coords.patch_size"]) * float(np.ravel(downsample)[0])
+    size = _positive(path, attributes, "coords.patch_size")
+    if size is None or not _positive(path, attributes, "coords.patch_level", or_zero=True):
+        return size
+    downsample = _positive(path, attributes, "coords.downsample")
+    return None if downsample is None else size * downsample
 
 
 def _attributes(file: h5py.File) -> dict[str, Any]:
@@ -248,15 +259,15 @@ def _attributes(file: h5py.File) -> dict[str, Any]:
     places = [("", file), ("coords.", file.get("coords")), ("features.", file.get("features"))]
     for prefix, item in places:
         for name, value in item.attrs.items() if item is not None else []:
-            found[prefix + name] = value.decode() if isinstance(value, bytes) else value
-    return found
+            found[prefix + name] = plain(value)
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _features(file: h5py.File) -> h5py.Dataset:
+def _features(path: Path, file: h5py.File) -> h5py.Dataset:
     for name in ("features", "feats"):
-        if isinstance(found := file.get(name), h5py.Dataset):
-            return found
+        if isinstance(file.get(name), h5py.Dataset):
+            return number_dataset(path, file, name)
     raise DataError(
-        f"{file.filename}: no dataset 'features' (dasmil, CLAM, TRIDENT) or 'feats' (STAMP, marugoto); "
+        f"{path}: no dataset 'features' (dasmil, CLAM, TRIDENT) or 'feats' (STAMP, marugoto); "
         f"it holds {', '.join(map(str, file.keys())) or 'nothing'}"
     )
