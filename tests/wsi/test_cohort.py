@@ -172,7 +172,7 @@ def test_a_dicom_series_is_one_slide_named_after_its_folder(tmp_path):
     assert find_slides([tmp_path]) == [tmp_path / "s1" / "2.dcm", tmp_path / "s2" / "1.dcm"]
 
 
-def test_a_table_of_resolutions(tmp_path, scene):
+def test_a_table_of_resolutions(tmp_path, scene, capsys):
     for name, um in (("fine", 0.5), ("coarse", 1.0)):
         Image.fromarray(scene(um)).save(tmp_path / f"{name}.png")
     table = tmp_path / "mpp.csv"
@@ -180,6 +180,8 @@ def test_a_table_of_resolutions(tmp_path, scene):
     slides = [tmp_path / "fine.png", tmp_path / "coarse.png"]
     found = read_mpp_table(table, slides)
     assert found == {"fine": 0.5, "coarse": 1.0}
+    assert "1 rows of" in (warning := capsys.readouterr().err)
+    assert "name no slide of this call: elsewhere" in warning
     summary = extract(slides, tmp_path / "out", CONFIG, mpp_table=found)
     assert [r.mpp for r in summary.results] == [0.5, 1.0]
     fine, coarse = (read_bag(tmp_path / "out" / f"{n}.h5") for n in ("fine", "coarse"))
@@ -191,7 +193,10 @@ def test_a_table_of_resolutions(tmp_path, scene):
     with pytest.raises(InputError, match="no mpp for any of the 2 slides"):
         read_mpp_table(table, slides)
     table.write_text("slide,mpp\nfine,half\n")
-    with pytest.raises(DataError, match="half"):
+    with pytest.raises(DataError, match="slide 'fine': mpp is 'half', expected a number"):
+        read_mpp_table(table, slides)
+    table.write_text("slide,mpp\nfine,500\n")
+    with pytest.raises(DataError, match=r"mpp\.csv, slide 'fine': mpp is 500, expected 0.05 to 10"):
         read_mpp_table(table, slides)
 
 

@@ -110,6 +110,13 @@ def test_other_files(tmp_path, name, content):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["slide,label\na,0\n", "<!doctype html>\n<html>", ""])
+def test_a_text_file_is_no_checkpoint(tmp_path, text):
+    (tmp_path / "w.pth").write_text(text)
+    with pytest.raises(DataError, match=r"no PyTorch checkpoint|not a readable PyTorch checkpoint"):
+        read_weights(tmp_path / "w.pth")
+
+
 def test_truncated_checkpoint(tmp_path):
     torch.save(state(), tmp_path / "w.pth")
     whole = (tmp_path / "w.pth").read_bytes()

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dasmil.data.cohort import to_bag
+from dasmil.data.formats import read_features
 from dasmil.data.store import read_bag, read_bag_info, replacing
 from dasmil.errors import InputError
 from dasmil.wsi import qc
@@ -166,6 +168,11 @@ def test_other_layouts_are_skipped_when_finished_too(made_slide, tmp_path, forma
         features = file["feats" if format == "stamp" else "features"][:]
         assert file.attrs["dasmil_config_hash"]
     assert len(features) == extract_slide(path, out, config).tiles
+    # The scale is in the file, so that nobody has to give it again.
+    foreign = to_bag(read_features(out / "a.h5"), "a")
+    assert extract_slide(path, tmp_path / "own", SMALL).status == "done"
+    np.testing.assert_allclose(foreign.coords, read_bag(tmp_path / "own" / "a.h5").coords, atol=0.5)
+    assert foreign.metadata["tile_um"] == SMALL.tile_um
     assert extract_slide(path, out, config).status == "skipped"
     assert extract_slide(path, out, SMALL).status == "failed"
 
@@ -332,7 +339,7 @@ def test_bags_made_without_pictures_are_counted_when_skipped(made_slide, tmp_pat
     again = extract_slide(made_slide(), tmp_path / "bags", config, options=RunOptions(qc=False))
     assert (first.status, again.status) == ("done", "skipped")
     assert again.tiles == first.tiles > 0
-    assert again.mpp == (0.5 if format == "dasmil" else None)
+    assert again.mpp == 0.5
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(made_slide, tmp_path, monkeypatch):

@@ -85,8 +85,14 @@ def _read_table(path: Path) -> dict[str, Scale]:
                 raise DataError(f"{path}: slide {slide!r} is listed twice; keep one row")
             cells = {name: (row[columns[name]] or "").strip() for name in _COLUMNS if name in columns}
             try:
-                numbers = {name: float(cell) for name, cell in cells.items() if cell}
-                table[slide] = replace(Scale(), **numbers)
-            except ValueError as error:
+                table[slide] = replace(Scale(), **{name: _number(name, cell) for name, cell in cells.items() if cell})
+            except InputError as error:
                 raise DataError(f"{path}, slide {slide!r}: {error}") from None
     return table
+
+
+def _number(name: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise InputError(f"{name} is {cell!r}, expected a number such as 0.25") from None

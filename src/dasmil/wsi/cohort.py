@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import glob
 import json
+import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +15,7 @@ from typing import Any, Protocol
 
 from dasmil import __version__
 from dasmil.data.labels import plain_slide
+from dasmil.data.match import shortened
 from dasmil.data.scale import read_scales
 from dasmil.data.store import replacing
 from dasmil.engine import EngineOptions
@@ -22,6 +25,7 @@ from dasmil.wsi.contact_sheet import write_contact_sheet
 from dasmil.wsi.encoders import Encoder
 from dasmil.wsi.pipeline import SlideResult, extract_slide, make_encoder, recall, slide_name
 from dasmil.wsi.reader import SUFFIXES
+from dasmil.wsi.resolution import MAX_MPP, MIN_MPP
 from dasmil.wsi.slide_units import extract_units
 
 
@@ -118,10 +122,17 @@ def read_mpp_table(path: Path, slides: Sequence[Path]) -> dict[str, float]:
     by_file = {plain_slide(slide.name): slide_name(slide) for slide in slides}
     by_file |= {plain_slide(slide_name(slide)): slide_name(slide) for slide in slides}
     table = {by_file[name]: row.mpp for name, row in rows.items() if name in by_file and row.mpp is not None}
+    for name, mpp in table.items():
+        if not MIN_MPP <= mpp <= MAX_MPP:
+            raise DataError(f"{path}, slide {name!r}: mpp is {mpp:g}, expected {MIN_MPP:g} to {MAX_MPP:g} um per pixel")
     if not table:
         raise InputError(
             f"{path} has no mpp for any of the {len(slides)} slides: its first rows are {', '.join(list(rows)[:3])}; "
             f"expected names such as {slide_name(slides[0])}"
+        )
+    if unknown := [name for name in rows if name not in by_file]:
+        print(
+            f"Warning: {len(unknown)} rows of {path} name no slide of this call: {shortened(unknown)}", file=sys.stderr
         )
     return table
 
@@ -152,11 +163,11 @@ def extract(
     if engine is not None:
         # A coordinator needs the encoder only to know what finished bags look like, and to refuse a wrong one at once.
         encoder = make_encoder(config, replace(options, device="cpu"))
-        out_dir.mkdir(parents=True, exist_ok=True)
+        _make_folder(out_dir)
         results = extract_units(work, out_dir, options, encoder, engine, quiet=quiet)
     else:
         encoder = make_encoder(config, options)
-        out_dir.mkdir(parents=True, exist_ok=True)
+        _make_folder(out_dir)
         results = _one_by_one(work, out_dir, options, encoder, reporter)
     described = config.described(encoder.name, encoder.sha256, config.tile_px or encoder.input_px)
     summary = Summary([results[p] for p in paths], described, time.perf_counter() - started, str(out_dir))
@@ -165,6 +176,16 @@ def extract(
     if options.qc:
         write_contact_sheet(out_dir, [*summary.results, *_earlier(out_dir, summary.results)])
     return summary
+
+
+def _make_folder(path: Path) -> None:
+    """The folder of the bags, and a first try to write there: better refused now than for every slide."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise InputError(f"{path}: nothing can be written there ({error.strerror}); choose another folder") from error
 
 
 def _earlier(out_dir: Path, results: Sequence[SlideResult]) -> list[SlideResult]:

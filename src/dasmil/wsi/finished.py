@@ -22,7 +22,7 @@ def save_features(path: Path, bag: Bag, format: Format) -> None:
     with replacing(path) as temporary:
         export_bag(bag, temporary, format)
         with h5py.File(temporary, "r+", locking=False) as file:
-            for name in MARKS:
+            for name in (*MARKS, "mpp", "tile_um"):  # CLAM's and TRIDENT's layouts have no place for the scale
                 file.attrs[f"dasmil_{name}"] = bag.metadata[name]
 
 
@@ -39,7 +39,7 @@ def read_marks(path: Path) -> tuple[str, str] | None:
 def count_tiles(path: Path) -> tuple[int, float | None]:
     """How many tiles a finished feature file holds, and the slide's um per pixel where the layout keeps it."""
     with open_h5(path) as file:
-        coords, mpp = file.get("coords"), file.attrs.get("mpp")
+        coords, mpp = file.get("coords"), file.attrs.get("mpp", file.attrs.get("dasmil_mpp"))
         tiles = len(coords) if isinstance(coords, h5py.Dataset) else 0
         return tiles, None if mpp is None else float(mpp)
 

@@ -134,7 +134,10 @@ def _read_own(path: Path) -> FeatureFile:
 
 def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
     tile_px = _clam_tile(path, attributes)
-    mpp, source = pixel_scale(path, "CLAM", coords, scale, tile_px)
+    own_mpp, own_um = (_positive(path, attributes, f"dasmil_{name}") for name in ("mpp", "tile_um"))  # by our extract
+    if tile_px is None and own_mpp is not None and own_um is not None:
+        tile_px = own_um / own_mpp
+    mpp, source = pixel_scale(path, "CLAM", coords, scale, tile_px, own_mpp)
     given = None if scale.tile_um is None else scale.tile_um / mpp
     stride = measured_stride(coords)
     if tile_px is not None:
@@ -152,14 +155,15 @@ def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sca
 def _trident(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
     tile_px = _positive(path, attributes, "coords.patch_size_level0")
     assert tile_px is not None
-    if scale.nominal and scale.mpp is None and scale.tile_um is None:
+    own_mpp = _positive(path, attributes, "dasmil_mpp")  # written by our extract
+    if scale.nominal and scale.mpp is None and scale.tile_um is None and own_mpp is None:
         magnification = _positive(path, attributes, "coords.level0_magnification")
         if magnification is None:
             raise need_scale(path, "TRIDENT", "level-0 pixels (and no magnification)")
         mpp = 10.0 / magnification
         source = f"nominal: 10 um / {magnification:g}x = {mpp:g} um/px"
     else:
-        mpp, source = pixel_scale(path, "TRIDENT", coords, scale, tile_px)
+        mpp, source = pixel_scale(path, "TRIDENT", coords, scale, tile_px, own_mpp)
     text = f"TRIDENT: centre = (level-0 px top left + {tile_px:g}/2) x mpp ({source})"
     return (coords + tile_px / 2) * mpp, tile_px * mpp, mpp, text
 

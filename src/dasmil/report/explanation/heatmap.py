@@ -170,7 +170,7 @@ def tiles_figure(
     count = min(count, max(1, len(order) // 2))
     rows = [("highest", order[:count]), ("lowest", order[::-1][:count])]
     with look():
-        figure = Figure(figsize=((84 * count + 20) / 72, 2 * 122 / 72), layout="constrained")
+        figure = Figure(figsize=(max(84 * count + 20, 220) / 72, 2 * 122 / 72), layout="constrained")
         parts = figure.subfigures(2, 1, squeeze=False)
         assert isinstance(parts, np.ndarray)
         for part, (title, chosen) in zip(parts.flat, rows, strict=True):

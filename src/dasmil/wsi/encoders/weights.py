@@ -50,7 +50,7 @@ def read_weights(path: str | Path) -> Weights:
                 f"weights {path}: hold pickled Python objects besides tensors, or are no PyTorch checkpoint. Such "
                 "files can run code, so they are not loaded: save the plain state dict as .safetensors"
             ) from error
-        except (RuntimeError, EOFError, OSError, KeyError, ValueError, AttributeError, UnicodeDecodeError) as error:
+        except Exception as error:  # any bytes can be there, and the reader fails on them in any way
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DataError(f"weights {path}: not a readable PyTorch checkpoint ({reason})") from error
     return Weights(path, file_sha256(path), _state_dict(path, state))
