@@ -115,6 +115,18 @@ def test_paint_puts_each_tile_on_its_pixels():
     assert paint(twice, np.array([1.0, 3.0]), 10.0)[15, 15] == 2.0  # the mean where tiles overlap
 
 
+def test_sections_are_drawn_side_by_side_and_exported_where_they_are():
+    places = torch.tensor([[150.0, 150], [250, 150], [150, 150], [150, 650]])
+    bag = Bag(torch.randn(4, 3), places, "um", "x", section=torch.tensor([0, 0, 1, 1]), metadata=META)
+    layout = layout_of(bag)
+    gap = 4 * layout.side
+    np.testing.assert_allclose(layout.centres, [[0, 0], [100, 0], [100 + gap, 0], [100 + gap, 500]])
+    assert layout.field[0] < 0
+    assert layout.field[2] > 100 + gap
+    boxes = level0_boxes(bag)
+    np.testing.assert_allclose(boxes[0], boxes[2])  # each on its own slide
+
+
 def test_colours_are_blue_white_orange_about_zero_and_leave_white_ground_white():
     raster = np.array([[-1.0, 0.0, 1.0, np.nan]])
     out = compose(raster, np.full((1, 4, 3), 255, np.uint8), True, -1.0, 1.0)[0]

@@ -90,6 +90,25 @@ def test_a_click_shows_what_the_instance_attends_to(page: Page, collages: Viewer
     assert all(url.startswith((collages.url, "data:", "blob:")) for url in page.requests)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_a_link_to_a_bag_that_is_not_here_says_so(page: Page, collages: Viewer) -> None:
+    opened(page, collages, "#bag=elsewhere&tile=4")
+    wait_until(page, "document.getElementById('message').textContent.startsWith('There is no bag')")
+    first = collages.shelf.entries[0].bag_id
+    assert page.inner_text("#message") == f"There is no bag elsewhere here. This is {first}."
+    assert "tile=4" not in page.url
+
+
+def test_the_picture_begins_below_controls_of_two_lines(page: Page, collages: Viewer) -> None:
+    page.set_viewport_size({"width": 760, "height": 800})
+    opened(page, collages, "#bag=mnist-collage/test/0001")
+    height = page.evaluate("document.getElementById('controls').offsetHeight")
+    assert height > 60, "two lines"
+    page.keyboard.press("f")
+    page.wait_for_timeout(1500)
+    top = min(place_of(page, collages, 1, i)[1] for i in range(len(collages.shelf.open(1).bag)))
+    assert top > height
+
+
 def test_without_a_selection_the_pairs_that_decided_are_shown(page: Page, collages: Viewer) -> None:
     opened(page, collages, "#bag=mnist-collage/test/0001")
     strongest = both_ways(collages.shelf.open(1).explanation.pairs)[0]

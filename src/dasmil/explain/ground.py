@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,18 +72,35 @@ class Layout:
 
 
 def layout_of(bag: Bag, ground: Ground | None = None) -> Layout:
-    """The layout of a bag: tile side and slide size from its metadata, otherwise from the positions themselves."""
+    """The layout of a bag: tile side and slide size from its metadata, otherwise from the positions themselves.
+
+    Several sections without a picture are set side by side: each has positions of its own.
+    """
     centres = bag.coords[:, :2].double().numpy()
     mpp = _number(bag, "mpp")
     side = _side(bag, centres, mpp)
+    sections = [] if bag.section is None or ground is not None else bag.section.unique().tolist()
+    if len(sections) > 1:
+        centres = _side_by_side(centres, [(bag.section == s).numpy() for s in sections], side)
     if ground is not None:
         field = (0.0, 0.0, ground.width, ground.height)
-    elif (size := _slide_size(bag, mpp)) is not None:
+    elif len(sections) < 2 and (size := _slide_size(bag, mpp)) is not None:
         field = (0.0, 0.0, *size)
     else:
         low, high = centres.min(0) - side, centres.max(0) + side
         field = (float(low[0]), float(low[1]), float(high[0] - low[0]), float(high[1] - low[1]))
     return Layout(centres, side, field, bag.unit, mpp)
+
+
+def _side_by_side(centres: np.ndarray, sections: Sequence[np.ndarray], side: float) -> np.ndarray:
+    """The same positions within each section, the sections in a row with a gap between them."""
+    centres = centres.copy()
+    gap = max(4 * side, 0.05 * max(float(np.ptp(centres[members, 0])) for members in sections))
+    left = 0.0
+    for members in sections:
+        centres[members] += (left, 0.0) - centres[members].min(0)
+        left = float(centres[members, 0].max()) + gap
+    return centres
 
 
 def _number(bag: Bag, name: str) -> float | None:
@@ -130,14 +148,14 @@ def level0_boxes(bag: Bag) -> np.ndarray:
                 "metadata, which level-0 pixels need: extract the features again, or add the attribute to the file"
             )
         factor = 1 / layout.mpp
-    half = layout.side / 2
-    return np.concatenate([layout.centres - half, layout.centres + half], axis=1) * factor
+    centres, half = bag.coords[:, :2].double().numpy(), layout.side / 2
+    return np.concatenate([centres - half, centres + half], axis=1) * factor
 
 
 def check_ground(bag: Bag, ground: Ground, name: str, tolerance: float = 0.02) -> None:
     """A slide that the tiles do not lie on is not the bag's slide."""
-    layout = layout_of(bag)
-    low, high = layout.centres.min(0), layout.centres.max(0)
+    centres = bag.coords[:, :2].double().numpy()
+    low, high = centres.min(0), centres.max(0)
     if (low < 0).any() or high[0] > ground.width * (1 + tolerance) or high[1] > ground.height * (1 + tolerance):
         unit = UNIT_SYMBOL[bag.unit]
         raise DataError(

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dasmil.errors import DasmilError
 from dasmil.explain.contributions import both_ways
-from dasmil.explain.ground import layout_of
+from dasmil.explain.ground import Layout, layout_of
 from dasmil.types import Bag
 from dasmil.viewer.shelf import Opened, Picture, Shelf
 
@@ -84,7 +84,7 @@ def create_app(shelf: Shelf, port: int) -> Starlette:
         Route("/api/bags", lambda _request: _json(_list(shelf))),
         Route("/api/bag/{index:int}", lambda r: _json(_describe(shelf, _index(r)))),
         Route("/api/bag/{index:int}/account", lambda r: _json(_account(shelf, _index(r)))),
-        Route("/api/bag/{index:int}/coords", lambda r: _floats(shelf.open(_index(r)).bag.coords[:, :2])),
+        Route("/api/bag/{index:int}/coords", lambda r: _floats(_centres(shelf.open(_index(r))))),
         Route("/api/bag/{index:int}/score/{name}", lambda r: _floats(_score(shelf.open(_index(r)), r))),
         Route("/api/bag/{index:int}/partners/{instance:int}", lambda r: _json(_partners(shelf, r))),
         Route("/api/bag/{index:int}/instance/{instance:int}", lambda r: _instance_picture(shelf.open(_index(r)), r)),
@@ -149,10 +149,18 @@ def instance_size(bag: Bag) -> tuple[float, bool]:
     return layout_of(bag).side, not (bag.metadata.get("tile_um") or bag.features.ndim == 4)
 
 
+def _layout(opened: Opened) -> Layout:
+    return layout_of(opened.bag, None if opened.picture is None else opened.picture.ground)
+
+
+def _centres(opened: Opened) -> torch.Tensor:
+    return torch.from_numpy(_layout(opened).centres)
+
+
 def _frame(opened: Opened) -> dict:
     """The rectangle of the unit's plane that the picture covers, and pixels per unit."""
     picture = opened.picture
-    x0, y0, width, height = layout_of(opened.bag, None if picture is None else picture.ground).field
+    x0, y0, width, height = _layout(opened).field
     k = GROUND / max(width, height) if picture is None else picture.px_per_unit
     return {"x0": x0, "y0": y0, "width": width, "height": height, "px_per_unit": k}
 

@@ -29,8 +29,13 @@ function say(text, isError = false) {
   get("message").classList.remove("busy");
 }
 
+/** What the controls, which may need two lines, and the strip leave of the stage. */
+const margins = () => ({ top: get("controls").offsetHeight + 4, bottom: 100, left: 8, right: 8 });
+
 const viewer = OpenSeadragon({ element: get("picture"), drawer: "canvas", showNavigationControl: false, showNavigator: false, animationTime: 0.5, maxZoomPixelRatio: 8,
-  visibilityRatio: 0.3, viewportMargins: { top: 44, bottom: 100, left: 8, right: 8 }, gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true }, imageSmoothingEnabled: true, keyboardNavEnabled: true });
+  visibilityRatio: 0.3, viewportMargins: margins(), gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true }, imageSmoothingEnabled: true, keyboardNavEnabled: true });
+
+addEventListener("resize", () => viewer.viewport?.setMargins(margins()));
 
 function project() {
   const item = viewer.world.getItemAt(0);
@@ -237,7 +242,9 @@ function panTo(i) {
   const { x0, y0, scale } = project();
   const x = x0 + overlay.bag.x[i] * scale, y = y0 + overlay.bag.y[i] * scale;
   const box = get("stage");
-  const seen = x > 30 && x < box.clientWidth - 30 && y > 70 && y < box.clientHeight - 130;
+  const legend = get("legend");
+  const underLegend = x > legend.offsetLeft - 20 && y > legend.offsetTop - 20;
+  const seen = x > 30 && x < box.clientWidth - 30 && y > margins().top + 26 && y < box.clientHeight - 130 && !underLegend;
   if (seen && overlay.bag.side * scale >= 24) return;
   const point = item.imageToViewportCoordinates(overlay.bag.x[i], overlay.bag.y[i]);
   const wanted = overlay.bag.side * 12 * (1 / item.source.dimensions.x);
@@ -259,7 +266,8 @@ function readState() {
   for (const id of ["opacity", "threshold"]) if (fields.has(id)) get(id).value = fields.get(id);
   const view = (fields.get("view") ?? "").split(",").map(Number);
   const index = state.run.bags.findIndex((b) => b.id === fields.get("bag"));
-  return { index: Math.max(0, index), score: fields.get("score"), tile: fields.has("tile") ? Number(fields.get("tile")) : -1,
+  const missing = index < 0 && fields.has("bag") ? fields.get("bag") : null;
+  return { index: Math.max(0, index), missing, score: fields.get("score"), tile: fields.has("tile") ? Number(fields.get("tile")) : -1,
            view: index >= 0 && view.length === 4 && view.every(Number.isFinite) && view[2] > 0 ? view : null };
 }
 
@@ -358,8 +366,9 @@ async function start() {
   state.list = new BagList(state.run.bags, state.run.classes, (index) => openBag(index, { score: state.preferred }));
   listen();
   if (!state.run.bags.length) { say("There are no bags to show.", true); return; }
-  const { index, ...keep } = readState();
-  await openBag(index, keep);
+  const { index, missing, ...keep } = readState();
+  await openBag(index, missing === null ? keep : {});
+  if (missing !== null) say(`There is no bag ${missing} here. This is ${state.entry.id}.`);
 }
 
 start();
