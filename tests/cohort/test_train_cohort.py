@@ -12,7 +12,9 @@ import pytest
 from dasmil.cli import app
 from dasmil.cli.cohort_arguments import CohortArguments
 from dasmil.cli.cohort_source import read_alike, run_cohort
+from dasmil.cli.training_display import Display
 from dasmil.errors import InputError
+from dasmil.train import Progress
 
 
 def run(*arguments: object) -> int:
@@ -105,6 +107,32 @@ def test_split_column_is_obeyed(made: Path, tmp_path: Path) -> None:
     assert splits["train"]["bag_ids"] == [f"made-{i:04d}" for i in range(16)]
     assert splits["test"]["bag_ids"] == [f"made-{i:04d}" for i in range(22, 30)]
     assert len((tmp_path / "labels.csv.test-log.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_killed_run_opens_its_test_set_once_when_it_is_finished(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, log, out = tmp_path / "labels.csv", tmp_path / "labels.csv.test-log.jsonl", tmp_path / "run"
+    labels.write_text((made / "labels.csv").read_text())
+    command = ("train", "--bags", made / "bags", "--labels", labels, "--model", "mean-pool", "--epochs", 2, "--test")
+
+    def stop(display: Display, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "epoch", stop)
+        assert run(*command, "--out", out) == 130
+        assert run(*command, "--out", out, "--resume") == 130
+    assert not log.exists()
+    assert read(out / "config.json")["data"]["test_set"] == "5 bags, opened after training"
+    assert run(*command, "--out", out, "--resume") == 0
+    assert run(*command, "--out", out, "--resume") == 0  # has its scores already
+    assert [json.loads(line)["run"] for line in log.read_text().splitlines()] == [str(out)]
+    assert read(out / "data.json")["test_set"].startswith("5 bags, opened 1 time (")
+    assert read(out / "data.json")["splits"]["test"]["n"] == 5
+    assert "5 bags, opened 1 time (" in (out / "report.html").read_text()
+    assert run(*command, "--out", tmp_path / "other") == 0
+    assert read(tmp_path / "other" / "data.json")["test_set"].startswith("5 bags, opened 2 times (")
 
 
 def test_sets_of_one_class_are_said_and_choose_no_threshold(

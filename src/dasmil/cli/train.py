@@ -159,6 +159,7 @@ def run(
     """Train on whatever the source gives, show progress, and end with a table and the path of the report."""
     import torch
 
+    from dasmil.cli.cohort_source import opened_tests
     from dasmil.cli.settings import gather_settings
     from dasmil.cli.training_display import Display, print_summary
     from dasmil.cli.training_units import train_rounds
@@ -183,8 +184,8 @@ def run(
             with Display("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as display:
                 fit(
                     model, splits.train, splits.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset,
-                    out=folder, resume=resume, tests=splits.tests, data=splits.data, on_epoch=display.epoch,
-                    note=display.note, **chosen.training,
+                    out=folder, resume=resume, tests=opened_tests(splits, folder), data=splits.data,
+                    on_epoch=display.epoch, note=display.note, **chosen.training,
                 )  # fmt: skip
     except KeyboardInterrupt:
         return _interrupted(out)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def write_results(
-    run_dir: RunDirectory, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int, data: dict[str, Any]
+    run_dir: RunDirectory, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int
 ) -> dict[str, Any]:
-    """Write seed-K/*, data.json and summary.json; returns the summary."""
+    """Write seed-K/* and summary.json, and describe the sets in data.json; returns the summary."""
     logits = {name: model_logits([run.model for run in runs], feed) for name, feed in sets.items()}
     for k, run in enumerate(runs):
         folder = run_dir.seed_path(run.seed)
@@ -36,6 +36,8 @@ def write_results(
     summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
     summary["selection"] = run_dir.config["training"]["selection"]
     summary["seeds"] = [run.seed for run in runs]
+    data = read_json(run_dir.path / "data.json")
+    data["splits"] |= {name: feed.facts.describe() for name, feed in sets.items()}
     write_json(run_dir.path / "data.json", data)
     write_json(run_dir.path / "summary.json", summary)
     return summary

@@ -134,9 +134,10 @@ class RunDirectory:
                     f"{path} was trained on other bags (fingerprint {str(before.get('fingerprint'))[:12]}, now "
                     f"{data['fingerprint'][:12]}): give it the same data to resume, or another folder"
                 )
-        elif path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file, expected a folder for the run")
-        write_json(path / "data.json", data)
+        else:
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{path} is a file, expected a folder for the run")
+            write_json(path / "data.json", data)
         write_json(path / "versions.json", versions())
         write_json(known, run.config)
         return run
