@@ -108,6 +108,7 @@ class RunDirectory:
         self.path = path
         self.config = config
         self.hash = config_hash(config)
+        self.resumed = False
 
     @classmethod
     def open(cls, path: str | Path, config: dict[str, Any], data: dict[str, Any], *, resume: bool) -> RunDirectory:
@@ -115,7 +116,8 @@ class RunDirectory:
         path = Path(path)
         run = cls(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **finite(config)})
         known = path / "config.json"
-        if known.exists():
+        run.resumed = known.exists()
+        if run.resumed:
             found = read_json(known)
             changes = differences(found, run.config)
             if not resume:
