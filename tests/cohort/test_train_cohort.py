@@ -96,6 +96,27 @@ def test_folds_test_every_bag_once(made: Path, tmp_path: Path) -> None:
     assert (out / "report.html").stat().st_size > 1000
 
 
+def test_a_folder_holds_a_plain_run_or_one_number_of_folds(made: Path, tmp_path: Path) -> None:
+    cohort = ("--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool")
+    command = ("train", *cohort, "--epochs", 1)
+    plain, folded = tmp_path / "plain", tmp_path / "folded"
+    assert run(*command, "--out", plain) == 0
+    assert run(*command, "--folds", 3, "--out", folded) == 0
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    held = r"plain already holds another run \(mean-pool on .*, seeds 0, without folds\): choose another folder"
+    for more in ((), ("--resume",), ("--jobs", 2)):
+        with pytest.raises(InputError, match=held):
+            run(*command, "--folds", 3, "--out", plain, *more)
+    with pytest.raises(InputError, match=held):
+        run("search", *cohort, "--epochs", 1, "--folds", 3, "--grid", "lr=1e-2,1e-3", "--out", plain)
+    for more in ((), ("--resume",)):
+        with pytest.raises(InputError, match=r"folded already holds another run \(a cross-validation with fold-0\)"):
+            run(*command, "--out", folded, *more)
+        with pytest.raises(InputError, match=r"another run \(a cross-validation of 3 folds, not 4\)"):
+            run(*command, "--folds", 4, "--out", folded, *more)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
 def test_split_column_is_obeyed(made: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     lines = (made / "labels.csv").read_text().splitlines()

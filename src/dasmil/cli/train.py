@@ -166,12 +166,14 @@ def run(
     from dasmil.errors import InputError
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import read_json
+    from dasmil.train.run_dir import check_kind, read_json
 
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     chosen = gather_settings(model, recipe, preset, settings, assignments, source.preset)
     rounds = source.rounds()
+    if len(rounds) > 1:
+        check_kind(out, len(rounds))
     try:
         if not engine.in_this_process:
             folders = {k: (out / f"fold-{k}", chosen) for k in range(len(rounds))}

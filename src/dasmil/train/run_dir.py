@@ -114,6 +114,7 @@ class RunDirectory:
     def open(cls, path: str | Path, config: dict[str, Any], data: dict[str, Any], *, resume: bool) -> RunDirectory:
         """Begin a run in a new folder, or go on with the one that is there (``resume``; if none is there, begin)."""
         path = Path(path)
+        check_kind(path)
         run = cls(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **finite(config)})
         known = path / "config.json"
         run.resumed = known.exists()
@@ -205,6 +206,24 @@ class RunDirectory:
     def write_history(self, seed: int, rows: list[dict[str, Any]]) -> None:
         """metrics.csv, one row an epoch."""
         write_csv(self.seed_path(seed) / "metrics.csv", rows, _history_columns(rows))
+
+
+def check_kind(path: Path, folds: int | None = None) -> None:
+    """Refuse a folder whose run is of another kind: a plain run (no ``folds``), or one of so many folds."""
+    if folds is None:
+        found = f"a cross-validation with {_fold_folders(path)[0].name}" if _fold_folders(path) else None
+    elif (path / "config.json").exists():
+        found = f"{_title(read_json(path / 'config.json'))}, without folds"
+    else:
+        known = read_json(path / "summary.json").get("folds", folds) if (path / "summary.json").exists() else folds
+        found = f"a cross-validation of {known} folds, not {folds}" if known != folds else None
+    if found:
+        raise InputError(f"{path} already holds another run ({found}): choose another folder with --out")
+
+
+def _fold_folders(path: Path) -> list[Path]:
+    folders = [file.parent for file in path.glob("fold-*/config.json")]
+    return sorted(folders, key=lambda folder: int(folder.name.removeprefix("fold-")))
 
 
 def _history_columns(rows: list[dict[str, Any]]) -> list[str]:
