@@ -275,6 +275,12 @@ def test_summary_over_folds(tmp_path):
     assert len(stored.model_files()) == 6
     assert len(predict_run(stored, toy_bags(4, prefix="new"))) == 4
     assert evaluate_run(stored, {"new": toy_bags(6, prefix="new")})["splits"]["new"]["n"] == 6
+    shutil.rmtree(tmp_path / "fold-1")
+    with pytest.raises(DataError, match=r"not finished \(2 folds begun, its summary is of 3\): finish it with"):
+        StoredRun.read(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    with pytest.raises(DataError, match=r"not finished \(2 folds begun, no summary of all\)"):
+        StoredRun.read(tmp_path)
 
 
 def test_a_run_that_learned_by_heart_is_named(tmp_path, capsys):

@@ -267,7 +267,17 @@ class StoredRun:
         path = Path(path)
         if not path.exists():
             raise InputError(f"{path} does not exist: expected a run directory written by dasmil train")
-        folders = sorted(path.glob("fold-*"), key=lambda p: int(p.name.removeprefix("fold-"))) or [path]
+        folders = _fold_folders(path)
+        if folders:
+            known = path / "summary.json"  # written when all folds are finished
+            expected = read_json(known).get("folds") if known.exists() else None
+            if expected != len(folders):
+                summary = f"its summary is of {expected}" if expected else "no summary of all"
+                raise DataError(
+                    f"{path} is a cross-validation that is not finished ({len(folders)} folds begun, {summary}): "
+                    "finish it with the same dasmil train command and --resume"
+                )
+        folders = folders or [path]
         config = read_json(folders[0] / "config.json")
         if not isinstance(config, dict) or config.get("format") != FORMAT:
             raise DataError(f"{folders[0] / 'config.json'} does not describe a run of dasmil train")
