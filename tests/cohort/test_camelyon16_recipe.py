@@ -65,6 +65,9 @@ def test_the_test_set_of_a_run_is_found_again(
         return capsys.readouterr().out
 
     run(*common, "--out", tmp_path / "one")
+    opened = [json.loads(line) for line in (tmp_path / "reference.csv.test-log.jsonl").read_text().splitlines()]
+    assert [line["run"] for line in opened] == [str(tmp_path / "one")]
+    assert json.loads((tmp_path / "one" / "data.json").read_text())["test_set"].startswith("4 bags, opened 1 time (")
     run(*common, "--folds", 3, "--out", tmp_path / "folds")
     trained = json.loads((tmp_path / "one" / "summary.json").read_text())["splits"]["test"]
     assert json.loads(run("evaluate", tmp_path / "one", "--json"))["splits"]["test"] == trained

@@ -12,7 +12,9 @@ import pytest
 from dasmil.cli import app
 from dasmil.cli.cohort_arguments import CohortArguments
 from dasmil.cli.cohort_source import read_alike, run_cohort
+from dasmil.cli.training_display import Display
 from dasmil.errors import InputError
+from dasmil.train import Progress
 
 
 def run(*arguments: object) -> int:
@@ -94,6 +96,27 @@ def test_folds_test_every_bag_once(made: Path, tmp_path: Path) -> None:
     assert (out / "report.html").stat().st_size > 1000
 
 
+def test_a_folder_holds_a_plain_run_or_one_number_of_folds(made: Path, tmp_path: Path) -> None:
+    cohort = ("--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool")
+    command = ("train", *cohort, "--epochs", 1)
+    plain, folded = tmp_path / "plain", tmp_path / "folded"
+    assert run(*command, "--out", plain) == 0
+    assert run(*command, "--folds", 3, "--out", folded) == 0
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    held = r"plain already holds another run \(mean-pool on .*, seeds 0, without folds\): choose another folder"
+    for more in ((), ("--resume",), ("--jobs", 2)):
+        with pytest.raises(InputError, match=held):
+            run(*command, "--folds", 3, "--out", plain, *more)
+    with pytest.raises(InputError, match=held):
+        run("search", *cohort, "--epochs", 1, "--folds", 3, "--grid", "lr=1e-2,1e-3", "--out", plain)
+    for more in ((), ("--resume",)):
+        with pytest.raises(InputError, match=r"folded already holds another run \(a cross-validation with fold-0\)"):
+            run(*command, "--out", folded, *more)
+        with pytest.raises(InputError, match=r"another run \(a cross-validation of 3 folds, not 4\)"):
+            run(*command, "--folds", 4, "--out", folded, *more)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
 def test_split_column_is_obeyed(made: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     lines = (made / "labels.csv").read_text().splitlines()
@@ -105,6 +128,32 @@ def test_split_column_is_obeyed(made: Path, tmp_path: Path) -> None:
     assert splits["train"]["bag_ids"] == [f"made-{i:04d}" for i in range(16)]
     assert splits["test"]["bag_ids"] == [f"made-{i:04d}" for i in range(22, 30)]
     assert len((tmp_path / "labels.csv.test-log.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_killed_run_opens_its_test_set_once_when_it_is_finished(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, log, out = tmp_path / "labels.csv", tmp_path / "labels.csv.test-log.jsonl", tmp_path / "run"
+    labels.write_text((made / "labels.csv").read_text())
+    command = ("train", "--bags", made / "bags", "--labels", labels, "--model", "mean-pool", "--epochs", 2, "--test")
+
+    def stop(display: Display, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Display, "epoch", stop)
+        assert run(*command, "--out", out) == 130
+        assert run(*command, "--out", out, "--resume") == 130
+    assert not log.exists()
+    assert read(out / "config.json")["data"]["test_set"] == "5 bags, opened after training"
+    assert run(*command, "--out", out, "--resume") == 0
+    assert run(*command, "--out", out, "--resume") == 0  # has its scores already
+    assert [json.loads(line)["run"] for line in log.read_text().splitlines()] == [str(out)]
+    assert read(out / "data.json")["test_set"].startswith("5 bags, opened 1 time (")
+    assert read(out / "data.json")["splits"]["test"]["n"] == 5
+    assert "5 bags, opened 1 time (" in (out / "report.html").read_text()
+    assert run(*command, "--out", tmp_path / "other") == 0
+    assert read(tmp_path / "other" / "data.json")["test_set"].startswith("5 bags, opened 2 times (")
 
 
 def test_sets_of_one_class_are_said_and_choose_no_threshold(

@@ -235,6 +235,17 @@ def test_predict_and_evaluate_use_the_mean_of_all_seeds(finished):
         predict_run(stored, wide)
 
 
+def test_resuming_a_finished_run_keeps_what_was_scored_since(tmp_path):
+    out = tmp_path / "run"
+    train(out)
+    evaluate_run(StoredRun.read(out), {"test": toy_bags(10, seed=4, prefix="test")}, keep=True)
+    files = [out / "summary.json", out / "data.json", *(out / f"seed-{k}" / "predictions.csv" for k in (0, 1))]
+    before = [file.read_text() for file in files]
+    assert [r["split"] for r in rows(files[-1])] == ["train"] * 12 + ["val"] * 8 + ["test"] * 10
+    train(out, resume=True)
+    assert [file.read_text() for file in files] == before
+
+
 def test_what_is_no_run_is_said(tmp_path, finished):
     with pytest.raises(InputError, match="does not exist"):
         StoredRun.read(tmp_path / "nothing")
@@ -264,6 +275,12 @@ def test_summary_over_folds(tmp_path):
     assert len(stored.model_files()) == 6
     assert len(predict_run(stored, toy_bags(4, prefix="new"))) == 4
     assert evaluate_run(stored, {"new": toy_bags(6, prefix="new")})["splits"]["new"]["n"] == 6
+    shutil.rmtree(tmp_path / "fold-1")
+    with pytest.raises(DataError, match=r"not finished \(2 folds begun, its summary is of 3\): finish it with"):
+        StoredRun.read(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    with pytest.raises(DataError, match=r"not finished \(2 folds begun, no summary of all\)"):
+        StoredRun.read(tmp_path)
 
 
 def test_a_run_that_learned_by_heart_is_named(tmp_path, capsys):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dasmil.cli.cohort_arguments import CohortArguments, show_cohort
-from dasmil.cli.cohort_source import CAMELYON16, cohort_source, cohort_words, note_evaluation
+from dasmil.cli.cohort_source import CAMELYON16, cohort_source, cohort_words
 from dasmil.cli.sources import Source, Splits
 
 MODELS = ("max-pool", "ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil")
@@ -47,9 +47,8 @@ def camelyon16_source(
             "cohort": arguments.as_record(), "held_out": {"test": test.bag_ids}, "complete": found.complete,
             **cohort_words(cohort),
         }  # fmt: skip
-        if len(test):
-            note_evaluation(record, "train", len(test))
-        return [Splits(cohort.subset(parts.get("train", [])), None, {"test": test} if len(test) else {}, record)]
+        counted = len(test) > 0
+        return [Splits(cohort.subset(parts.get("train", [])), None, {"test": test} if counted else {}, record, counted)]
 
     return Source(rounds, preset="camelyon16")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from dasmil.cli.sources import Source, Splits
 if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
     from dasmil.data.labels import LabelRow
+    from dasmil.types import Bag
 
 VAL_SHARE, TEST_SHARE = 0.15, 0.15
 CAMELYON16 = "CAMELYON16"  # the "set" of its runs
@@ -52,10 +53,11 @@ def cohort_source(
         _warn_of_one_class(cohort, parts)
         record["held_out"] = {"test": test.bag_ids}
         record["test_set"] = f"{len(test)} bags, locked" if len(test) else "none"
-        if open_test and len(test):
-            record["test_set"] = _opened(len(test), note_evaluation(record, "train", len(test)))
-        tests = {"test": test} if open_test and len(test) else {}
-        return [Splits(cohort.subset(parts["train"]), cohort.subset(parts["val"]), tests, record)]
+        counted = open_test and len(test) > 0
+        if counted:  # how often it was opened is noted then; the settings of a run do not depend on it
+            record["test_set"] = f"{len(test)} bags, opened after training"
+        tests = {"test": test} if counted else {}
+        return [Splits(cohort.subset(parts["train"]), cohort.subset(parts["val"]), tests, record, counted)]
 
     return Source(rounds)
 
@@ -128,9 +130,27 @@ def run_cohort(data: Mapping[str, Any]) -> Cohort:
     return arguments.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"))
 
 
+def opened_tests(splits: Splits, run: Path) -> Callable[[], Mapping[str, Sequence[Bag]]]:
+    """The tests of a round as `fit` takes them: it asks when training has ended, and only then a locked set is opened.
+
+    A run that has its scores already and is merely resumed opens nothing new.
+    """
+    from dasmil.train.run_dir import read_json
+
+    def tests() -> Mapping[str, Sequence[Bag]]:
+        known = run / "summary.json"
+        if splits.counted and not (known.is_file() and "test" in read_json(known)["splits"]):
+            n = len(splits.tests["test"])
+            _note_in_data(run, _opened(n, note_evaluation(splits.data, str(run), n)))
+        return splits.tests
+
+    return tests
+
+
 def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) -> dict[str, Cohort]:
     """The locked sets of a run, opened: each time is noted in the log beside the labels, and counted."""
     from dasmil.errors import DataError, InputError
+    from dasmil.report import write_report
 
     held = {name: ids for name, ids in data.get("held_out", {}).items() if ids}
     chosen = names or list(held)
@@ -147,7 +167,8 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
         if missing:
             raise DataError(f"{len(missing)} {name} bags are gone, for example {missing[0]!r}: put them back")
         sets[name] = cohort.subset(numbers[bag_id] for bag_id in held[name])
-        _show_in_report(run, _opened(len(sets[name]), note_evaluation(data, str(run), len(sets[name]))))
+        _note_in_data(run, _opened(len(sets[name]), note_evaluation(data, str(run), len(sets[name]))))
+        write_report(run)
     return sets
 
 
@@ -206,15 +227,13 @@ def _opened(n: int, count: int) -> str:
     return f"{n} bags, opened {count} time{'s' if count > 1 else ''} (all runs on these labels together)"
 
 
-def _show_in_report(run: Path, text: str) -> None:
-    """Bring the number of openings into the run's data.json and its report."""
-    from dasmil.report import write_report
+def _note_in_data(run: Path, text: str) -> None:
+    """Bring the number of openings into the run's data.json, which its report shows."""
     from dasmil.train.run_dir import read_json, write_json
 
     for file in [run / "data.json", *run.glob("fold-*/data.json")]:
         if file.is_file():
             write_json(file, {**read_json(file), "test_set": text})
-    write_report(run)
 
 
 def _categories(cohort: Cohort) -> dict[str, Any]:

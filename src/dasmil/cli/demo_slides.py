@@ -105,7 +105,7 @@ def train_one(
     import torch
 
     from dasmil.cli.cohort_arguments import CohortArguments
-    from dasmil.cli.cohort_source import cohort_source
+    from dasmil.cli.cohort_source import cohort_source, opened_tests
     from dasmil.cli.demo import reporter
     from dasmil.errors import DasmilError
     from dasmil.train import fit
@@ -116,11 +116,11 @@ def train_one(
         arguments = CohortArguments(bags=cohort / "bags", labels=cohort / "labels.csv")
         with contextlib.redirect_stderr(io.StringIO()):  # the demo itself has said what the cohort is
             splits = cohort_source(arguments, open_test=True).rounds()[0]
-        # Both models with the learning rate that das-mil has anyway.
-        fit(
-            model, splits.train, splits.val, seeds=seeds, out=out, tests=splits.tests, data=splits.data, epochs=epochs,
-            lr=5e-3, on_epoch=reporter(model, messages),
-        )  # fmt: skip
+            # Both models with the learning rate that das-mil has anyway.
+            fit(
+                model, splits.train, splits.val, seeds=seeds, out=out, tests=opened_tests(splits, out),
+                data=splits.data, epochs=epochs, lr=5e-3, on_epoch=reporter(model, messages),
+            )  # fmt: skip
     except DasmilError as error:
         messages.put((model, "failed", str(error)))
     else:

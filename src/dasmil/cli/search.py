@@ -90,7 +90,7 @@ def search(
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import finite, read_json, write_json
+    from dasmil.train.run_dir import check_kind, finite, read_json, write_json
     from dasmil.train.search import JOURNAL, Journal, Question, parse_grid
     from dasmil.train.search import search as run_search
 
@@ -106,6 +106,8 @@ def search(
     chosen = gather_settings(model, recipe, preset, settings, set or [], source.preset)
     question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
     rounds = source.rounds()
+    if len(rounds) > 1:
+        check_kind(out, len(rounds))
     for splits in rounds:
         if splits.val is None or not len(splits.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")

@@ -19,6 +19,8 @@ class Splits:
     val: Sequence[Bag] | None
     tests: Mapping[str, Sequence[Bag]]
     data: dict[str, Any] = field(default_factory=dict)
+    counted: bool = False
+    """Whether reading the tests opens a locked test set, which is noted."""
 
 
 @dataclass(frozen=True)

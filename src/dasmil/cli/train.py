@@ -159,18 +159,21 @@ def run(
     """Train on whatever the source gives, show progress, and end with a table and the path of the report."""
     import torch
 
+    from dasmil.cli.cohort_source import opened_tests
     from dasmil.cli.settings import gather_settings
     from dasmil.cli.training_display import Display, print_summary
     from dasmil.cli.training_units import train_rounds
     from dasmil.errors import InputError
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import read_json
+    from dasmil.train.run_dir import check_kind, read_json
 
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     chosen = gather_settings(model, recipe, preset, settings, assignments, source.preset)
     rounds = source.rounds()
+    if len(rounds) > 1:
+        check_kind(out, len(rounds))
     try:
         if not engine.in_this_process:
             folders = {k: (out / f"fold-{k}", chosen) for k in range(len(rounds))}
@@ -183,8 +186,8 @@ def run(
             with Display("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as display:
                 fit(
                     model, splits.train, splits.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset,
-                    out=folder, resume=resume, tests=splits.tests, data=splits.data, on_epoch=display.epoch,
-                    note=display.note, **chosen.training,
+                    out=folder, resume=resume, tests=opened_tests(splits, folder), data=splits.data,
+                    on_epoch=display.epoch, note=display.note, **chosen.training,
                 )  # fmt: skip
     except KeyboardInterrupt:
         return _interrupted(out)

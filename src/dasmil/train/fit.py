@@ -64,7 +64,7 @@ def fit(
     runs: Sequence[RunSpec] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    tests: Mapping[str, Sequence[Bag]] | None = None,
+    tests: Mapping[str, Sequence[Bag]] | Callable[[], Mapping[str, Sequence[Bag]]] | None = None,
     data: Mapping[str, Any] | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
     note: Callable[[str], None] | None = None,
@@ -77,7 +77,8 @@ def fit(
     seeds: a number (5 = 0, 1, 2, 3, 4) or a list; runs: instead of seeds, RunSpecs that differ in seed, learning rate
     or weight decay (only without ``out``). settings: any field of TrainingConfig (epochs, lr, ...). out: a folder for
     the run directory, resume: go on with the run that is there. tests: further labelled sets, by name, that are scored
-    once after training has ended; nothing is ever chosen by them. data: what to note about the origin of the bags.
+    once after training has ended (or a function that then gives them); nothing is ever chosen by them. data: what to
+    note about the origin of the bags.
     """
     config = training_config(settings)
     if runs is not None and out is not None:
@@ -141,11 +142,11 @@ def fit(
         sets = {"train": train} | ({} if val is None else {"val": val})
         # Test bags are opened only here, when the weights are final.
         seen = {"training": train.facts} | ({} if val is None else {"validation": val.facts})
-        for name, bags in (tests or {}).items():
+        for name, bags in (tests() if callable(tests) else tests or {}).items():
             sets[name] = Feed(bags, device, memory_gb=config.memory_gb, name=name)
             _check_alike(train.facts, sets[name].facts, name, classes)
             _check_apart(seen, sets[name].facts, name)
-        write_results(store, trained, sets, classes, data_record({k: f.facts for k, f in sets.items()}, data))
+        write_results(store, trained, sets, classes)
     return trained
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +20,15 @@ if TYPE_CHECKING:
 
 
 def write_results(
-    run_dir: RunDirectory, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int, data: dict[str, Any]
+    run_dir: RunDirectory, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int
 ) -> dict[str, Any]:
-    """Write seed-K/*, data.json and summary.json; returns the summary."""
+    """Write seed-K/* and summary.json, and describe the sets in data.json; returns the summary.
+
+    A finished run that is resumed keeps what was scored since: its weights are the same.
+    """
+    known = run_dir.path / "summary.json"
+    scored = read_json(known)["splits"] if run_dir.resumed and known.exists() else {}
+    scored = {name: split for name, split in scored.items() if name not in sets}
     logits = {name: model_logits([run.model for run in runs], feed) for name, feed in sets.items()}
     for k, run in enumerate(runs):
         folder = run_dir.seed_path(run.seed)
@@ -29,15 +36,18 @@ def write_results(
             run.model.save(temporary)
         run_dir.write_history(run.seed, run.history)
         rows = [row for name, feed in sets.items() for row in prediction_rows(name, feed, logits[name][k], classes)]
-        write_csv(folder / "predictions.csv", rows)
+        _write_predictions(folder / "predictions.csv", [*rows, *_stored_rows(folder / "predictions.csv", scored)])
         write_json(folder / "status.json", _status(run))
     summary = summarise_sets(sets, logits, classes)
+    summary["splits"] |= scored
     summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
     summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
     summary["selection"] = run_dir.config["training"]["selection"]
     summary["seeds"] = [run.seed for run in runs]
+    data = read_json(run_dir.path / "data.json")
+    data["splits"] |= {name: feed.facts.describe() for name, feed in sets.items()}
     write_json(run_dir.path / "data.json", data)
-    write_json(run_dir.path / "summary.json", summary)
+    write_json(known, summary)
     return summary
 
 
@@ -80,14 +90,25 @@ def _at_chance(
 
 def add_scored(run: StoredRun, splits: Mapping[str, Any], rows: Sequence[list[dict[str, Any]]]) -> None:
     """Put sets that were scored after training into a run: summary.json, and rows of each seed's predictions.csv."""
+    summary = read_json(run.path / "summary.json")
+    known = summary["splits"]
     for seed, new in zip(run.seeds, rows, strict=True):
         file = run.path / f"seed-{seed}" / "predictions.csv"
-        with file.open(newline="", encoding="utf-8") as handle:
-            known = [row for row in csv.DictReader(handle) if row["split"] not in splits]
-        # Files of older versions have no patient_id: their rows leave it empty.
-        write_csv(file, [*known, *new], dict.fromkeys(name for row in (*known, *new) for name in row))
-    summary = read_json(run.path / "summary.json")
-    write_json(run.path / "summary.json", {**summary, "splits": {**summary["splits"], **splits}})
+        _write_predictions(file, [*_stored_rows(file, known.keys() - splits.keys()), *new])
+    write_json(run.path / "summary.json", {**summary, "splits": {**known, **splits}})
+
+
+def _stored_rows(file: Path, splits: Container[str]) -> list[dict[str, Any]]:
+    """The rows of these splits in a predictions.csv; none where there is no such file."""
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as handle:
+        return [row for row in csv.DictReader(handle) if row["split"] in splits]
+
+
+def _write_predictions(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    # Files of older versions have no patient_id: their rows leave it empty.
+    write_csv(file, rows, dict.fromkeys(name for row in rows for name in row))
 
 
 def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes: int) -> list[dict[str, Any]]:

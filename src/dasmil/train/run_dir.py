@@ -108,14 +108,17 @@ class RunDirectory:
         self.path = path
         self.config = config
         self.hash = config_hash(config)
+        self.resumed = False
 
     @classmethod
     def open(cls, path: str | Path, config: dict[str, Any], data: dict[str, Any], *, resume: bool) -> RunDirectory:
         """Begin a run in a new folder, or go on with the one that is there (``resume``; if none is there, begin)."""
         path = Path(path)
+        check_kind(path)
         run = cls(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **finite(config)})
         known = path / "config.json"
-        if known.exists():
+        run.resumed = known.exists()
+        if run.resumed:
             found = read_json(known)
             changes = differences(found, run.config)
             if not resume:
@@ -134,9 +137,10 @@ class RunDirectory:
                     f"{path} was trained on other bags (fingerprint {str(before.get('fingerprint'))[:12]}, now "
                     f"{data['fingerprint'][:12]}): give it the same data to resume, or another folder"
                 )
-        elif path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file, expected a folder for the run")
-        write_json(path / "data.json", data)
+        else:
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{path} is a file, expected a folder for the run")
+            write_json(path / "data.json", data)
         write_json(path / "versions.json", versions())
         write_json(known, run.config)
         return run
@@ -204,6 +208,24 @@ class RunDirectory:
         write_csv(self.seed_path(seed) / "metrics.csv", rows, _history_columns(rows))
 
 
+def check_kind(path: Path, folds: int | None = None) -> None:
+    """Refuse a folder whose run is of another kind: a plain run (no ``folds``), or one of so many folds."""
+    if folds is None:
+        found = f"a cross-validation with {_fold_folders(path)[0].name}" if _fold_folders(path) else None
+    elif (path / "config.json").exists():
+        found = f"{_title(read_json(path / 'config.json'))}, without folds"
+    else:
+        known = read_json(path / "summary.json").get("folds", folds) if (path / "summary.json").exists() else folds
+        found = f"a cross-validation of {known} folds, not {folds}" if known != folds else None
+    if found:
+        raise InputError(f"{path} already holds another run ({found}): choose another folder with --out")
+
+
+def _fold_folders(path: Path) -> list[Path]:
+    folders = [file.parent for file in path.glob("fold-*/config.json")]
+    return sorted(folders, key=lambda folder: int(folder.name.removeprefix("fold-")))
+
+
 def _history_columns(rows: list[dict[str, Any]]) -> list[str]:
     first = ["epoch", "lr", "train_loss", "train_balanced_accuracy", "val_loss", "val_auroc", "val_balanced_accuracy"]
     first.append("seconds")
@@ -245,7 +267,17 @@ class StoredRun:
         path = Path(path)
         if not path.exists():
             raise InputError(f"{path} does not exist: expected a run directory written by dasmil train")
-        folders = sorted(path.glob("fold-*"), key=lambda p: int(p.name.removeprefix("fold-"))) or [path]
+        folders = _fold_folders(path)
+        if folders:
+            known = path / "summary.json"  # written when all folds are finished
+            expected = read_json(known).get("folds") if known.exists() else None
+            if expected != len(folders):
+                summary = f"its summary is of {expected}" if expected else "no summary of all"
+                raise DataError(
+                    f"{path} is a cross-validation that is not finished ({len(folders)} folds begun, {summary}): "
+                    "finish it with the same dasmil train command and --resume"
+                )
+        folders = folders or [path]
         config = read_json(folders[0] / "config.json")
         if not isinstance(config, dict) or config.get("format") != FORMAT:
             raise DataError(f"{folders[0] / 'config.json'} does not describe a run of dasmil train")
