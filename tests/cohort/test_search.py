@@ -126,6 +126,35 @@ def test_nested_command(made: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "s" / "summary.json").read_text())["splits"]["test"]["n"] == 30
 
 
+def test_another_winner_replaces_the_earlier_one(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "s"
+
+    def searched(grid: str) -> tuple[dict[str, Any], str]:
+        arguments = [
+            "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool", "--metric",
+            "loss", "--grid", grid, "--epochs", 2, "--seeds", 1, "--out", out,
+        ]  # fmt: skip
+        app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+        return json.loads((out / "best" / "config.json").read_text())["training"], capsys.readouterr().err
+
+    assert searched("lr=1e-9")[0]["lr"] == 1e-9
+    (out / "best" / "mine.txt").touch()
+    training, said = searched("lr=1e-9")
+    assert "Replaced" not in said
+    assert (out / "best" / "mine.txt").exists()  # the same winner: its run stays
+    training, said = searched("lr=1e-9,1e-1")
+    record = json.loads((out / "search.json").read_text())
+    assert record["rounds"][0]["chosen"] == {"lr": 0.1}
+    assert training["lr"] == 0.1
+    assert said.count(f"Replaced: {out / 'best'}") == 1
+    assert not (out / "best" / "mine.txt").exists()
+    (out / "search.json").unlink()
+    with pytest.raises(InputError, match="best holds a run that no search made"):
+        searched("lr=1e-2")
+
+
 def test_grid_names_are_checked() -> None:
     assert parse_grid(["lr=1e-2,1e-3", "pooling=max,mean"], "das-mil") == {
         "lr": [0.01, 0.001],

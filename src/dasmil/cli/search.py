@@ -40,7 +40,8 @@ def search(
 
     With --folds the search is nested: every fold chooses on its own validation part, and only the chosen setting meets
     its test part. Finished trials are kept in a journal in --out: the same command goes on where it stopped, on
-    whatever engine. --jobs and --engine spread trials and folds over processes or machines.
+    whatever engine; a search with other settings replaces the final run of the one before. --jobs and --engine spread
+    trials and folds over processes or machines.
 
     Example: dasmil search --bags features/ --labels labels.csv --grid lr=1e-2,1e-3 --out runs/search
 
@@ -84,7 +85,7 @@ def search(
     from dasmil.cli.cohort_source import choose_source
     from dasmil.cli.settings import Chosen, gather_settings
     from dasmil.cli.training_display import print_summary
-    from dasmil.cli.training_units import source_record, train_grid, train_rounds
+    from dasmil.cli.training_units import made_with, round_arguments, source_record, train_grid, train_rounds
     from dasmil.errors import InputError
     from dasmil.report import write_report
     from dasmil.train.config import TrainingConfig
@@ -109,6 +110,8 @@ def search(
     for splits in rounds:
         if splits.val is None or not len(splits.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
+    folders = [out / name for name in _run_names(len(rounds))]
+    _check_folders(out, folders)
     if not engine.in_this_process:
         journals = [Journal(out / JOURNAL, question, splits.train, splits.val or []) for splits in rounds]
         train_grid(journals, values, question, source_record(arguments), out, engine=spread)
@@ -128,16 +131,20 @@ def search(
         options = {
             **chosen.options, **{k: v for k, v in best.settings.items() if k not in TrainingConfig.model_fields}
         }  # fmt: skip
-        folder = out / "best" if len(rounds) == 1 else out / f"fold-{number}"
-        final[number] = folder, Chosen(training, options, chosen.preset)
-        if engine.in_this_process:
-            fit(
-                model, splits.train, splits.val, seeds=seeds, model_options=options, preset=chosen.preset, out=folder,
-                resume=(folder / "config.json").exists(), tests=splits.tests, data=splits.data, **training,
-            )  # fmt: skip
-    if not engine.in_this_process:
-        train_rounds(final, rounds, source_record(arguments), model, out, seeds=seeds, engine=spread)
+        final[number] = folders[number], Chosen(training, options, chosen.preset)
+        unit = round_arguments(source_record(arguments), number, model, final[number][1], seeds, folders[number])
+        record[-1]["made_with"] = made_with(unit, splits)
+    _remove_earlier(out, {folder.name: round_["made_with"] for folder, round_ in zip(folders, record, strict=True)})
     write_json(out / "search.json", {"metric": f"val_{metric}", "grid": values, "rounds": record})
+    if engine.in_this_process:
+        for number, (folder, part) in final.items():
+            splits = rounds[number]
+            fit(
+                model, splits.train, splits.val, seeds=seeds, model_options=part.options, preset=part.preset,
+                out=folder, resume=True, tests=splits.tests, data=splits.data, **part.training,
+            )  # fmt: skip
+    else:
+        train_rounds(final, rounds, source_record(arguments), model, out, seeds=seeds, engine=spread)
     if len(rounds) > 1:
         write_fold_summary(out, len(rounds))
     run = out / "best" if len(rounds) == 1 else out
@@ -151,6 +158,34 @@ def search(
         print_summary(summary)
         print(run / "report.html")
     return 0
+
+
+def _run_names(rounds: int) -> list[str]:
+    return ["best"] if rounds == 1 else [f"fold-{number}" for number in range(rounds)]
+
+
+def _check_folders(out: Path, folders: list[Path]) -> None:
+    """Refuse, before training, to touch runs that are not a search's own."""
+    from dasmil.errors import InputError
+
+    for folder in folders:
+        if (folder / "config.json").exists() and not (out / "search.json").exists():
+            raise InputError(f"{folder} holds a run that no search made: choose another folder with --out")
+
+
+def _remove_earlier(out: Path, made_with: dict[str, str]) -> None:
+    """Remove the runs of an earlier search in this folder that had other settings or bags."""
+    import shutil
+
+    from dasmil.train.run_dir import read_json
+
+    if not (out / "search.json").exists():
+        return
+    earlier = read_json(out / "search.json")["rounds"]
+    for name, round_ in zip(_run_names(len(earlier)), earlier, strict=True):
+        if (out / name).exists() and made_with.get(name) != round_.get("made_with"):
+            shutil.rmtree(out / name)
+            print(f"Replaced: {out / name}, of an earlier search with other settings or bags", file=sys.stderr)
 
 
 def _say(title: str, trial: Any, metric: str) -> None:
