@@ -19,7 +19,7 @@ from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
 from dasmil.train.fit import TrainedRun, fit
-from dasmil.train.search import Question, Trial, bags_state, parse_grid, search, train_trials
+from dasmil.train.search import Question, Trial, bags_state, check_search, parse_grid, search, train_trials
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -162,12 +162,42 @@ def test_grid_names_are_checked() -> None:
     }
     with pytest.raises(InputError, match="Did you mean 'hidden'"):
         parse_grid(["hiden=1"], "das-mil")
-    with pytest.raises(InputError, match="expected name=value,value"):
-        parse_grid(["lr"], "das-mil")
+    for entry in ("lr", "lr=", "lr=1e-2,,1e-3", "lr=1e-2, "):
+        with pytest.raises(InputError, match="expected name=value,value"):
+            parse_grid([entry], "das-mil")
     with pytest.raises(InputError, match="given twice"):
         parse_grid(["lr=1", "lr=2"], "das-mil")
     with pytest.raises(InputError, match="nothing to search"):
         parse_grid([], "das-mil")
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"lr": [1e-2, "abc"]}, "training setting lr: .*found 'abc'"),
+        ({"lr": [1e-2, -1]}, "training setting lr: Input should be greater than 0"),
+        ({"warmup_epochs": [0, 5]}, "warmup_epochs is 5.0, expected less than epochs"),
+        ({"lr": [1e-2], "pooling": ["max", "foo"]}, "unknown pooling 'foo'"),
+        ({"hidden": [8, "abc"]}, "das-mil cannot be made with hidden=abc"),
+        ({"n_classes": [2, 3]}, "n_classes is 3, but the training labels have 2 classes"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_trained(
+    grid: dict[str, list[Any]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "fit", lambda *_, **__: pytest.fail("trained"))
+    train, val = bags("train", 6, 0), bags("val", 4, 1)
+    with pytest.raises(InputError, match=message):
+        search("das-mil", train, val, grid, journal=tmp_path / "journal", settings={"epochs": 2})
+    check_search(Question("das-mil"), train, val, {"lr": [1e-2, 1e-3], "pooling": ["max", "mean"]})
+
+
+def test_validation_bags_of_one_class_compare_by_loss_alone() -> None:
+    train, val = bags("train", 6, 0), bags("val", 6, 1)[::2]
+    for metric in ("auroc", "balanced_accuracy"):
+        with pytest.raises(InputError, match=r"have none of class 1.*use --metric loss"):
+            check_search(Question("mean-pool", metric=metric), train, val, {"lr": [1e-2]})
+    check_search(Question("mean-pool", metric="loss"), train, val, {"lr": [1e-2]})
 
 
 def test_a_trial_that_diverged_is_null_in_the_printed_json(

@@ -92,7 +92,7 @@ def search(
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
     from dasmil.train.run_dir import finite, read_json, write_json
-    from dasmil.train.search import JOURNAL, Journal, Question, parse_grid
+    from dasmil.train.search import JOURNAL, Journal, Question, check_search, parse_grid
     from dasmil.train.search import search as run_search
 
     if engine.threads is not None:
@@ -106,10 +106,13 @@ def search(
     settings = {} if epochs is None else {"epochs": epochs}
     chosen = gather_settings(model, recipe, preset, settings, set or [], source.preset)
     question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}, expected at least 1")
     rounds = source.rounds()
     for splits in rounds:
         if splits.val is None or not len(splits.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
+        check_search(question, splits.train, splits.val, values)
     folders = [out / name for name in _run_names(len(rounds))]
     _check_folders(out, folders)
     if not engine.in_this_process:

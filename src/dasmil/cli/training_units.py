@@ -79,12 +79,12 @@ def round_arguments(
 
 
 def made_with(arguments: Mapping[str, Any], splits: Splits) -> str:
-    """A mark of the settings and bags of a fold, which its summary alone does not tell."""
+    """A mark of the settings and bags of a fold, wherever it lies; its summary alone does not tell them."""
     from dasmil.train.config import config_hash
     from dasmil.train.search import bags_state
 
     state = [bags_state(bags) for bags in (splits.train, splits.val or [], *splits.tests.values())]
-    return config_hash({**arguments, "state": state})
+    return config_hash({**{name: v for name, v in arguments.items() if name != "folder"}, "state": state})
 
 
 def train_round(
