@@ -147,6 +147,8 @@ def test_another_winner_replaces_the_earlier_one(
     training, said = searched("lr=1e-9,1e-1")
     record = json.loads((out / "search.json").read_text())
     assert record["rounds"][0]["chosen"] == {"lr": 0.1}
+    losses = [trial["score"] for trial in record["rounds"][0]["trials"]]
+    assert 0 < record["rounds"][0]["score"] == losses[0] < losses[1]  # losses as they are, the smallest first
     assert training["lr"] == 0.1
     assert said.count(f"Replaced: {out / 'best'}") == 1
     assert not (out / "best" / "mine.txt").exists()

@@ -129,7 +129,8 @@ def search(
         )  # fmt: skip
         best = trials[0]
         _say(f"{title}chosen", best, metric)
-        record.append({"chosen": best.settings, "score": best.score, "trials": [vars(trial) for trial in trials]})
+        shown = [{"settings": trial.settings, "score": _value(trial, metric)} for trial in trials]
+        record.append({"chosen": best.settings, "score": shown[0]["score"], "trials": shown})
         training = {**chosen.training, **{k: v for k, v in best.settings.items() if k in TrainingConfig.model_fields}}
         options = {
             **chosen.options, **{k: v for k, v in best.settings.items() if k not in TrainingConfig.model_fields}
@@ -193,5 +194,9 @@ def _remove_earlier(out: Path, made_with: dict[str, str]) -> None:
 
 def _say(title: str, trial: Any, metric: str) -> None:
     settings = " ".join(f"{name}={value}" for name, value in trial.settings.items())
-    value = -trial.score if metric == "loss" else trial.score
-    print(f"{title}  {settings}  val {metric} {value:.4f}", file=sys.stderr)
+    print(f"{title}  {settings}  val {metric} {_value(trial, metric):.4f}", file=sys.stderr)
+
+
+def _value(trial: Any, metric: str) -> float:
+    """The metric itself: scores are larger for better trials, so that of a loss is its negative."""
+    return -trial.score if metric == "loss" else trial.score
