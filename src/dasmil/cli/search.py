@@ -91,7 +91,7 @@ def search(
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import finite, read_json, write_json
+    from dasmil.train.run_dir import StoredRun, finite, read_json, write_json
     from dasmil.train.search import JOURNAL, Journal, Question, check_search, parse_grid
     from dasmil.train.search import search as run_search
 
@@ -159,7 +159,7 @@ def search(
 
         print(json_module.dumps(finite({"rounds": record, "summary": summary}), indent=2))
     else:
-        print_summary(summary)
+        print_summary(summary, StoredRun.read(run).classes)
         print(run / "report.html")
     return 0
 
