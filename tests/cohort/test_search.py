@@ -14,6 +14,7 @@ import torch
 
 import dasmil.train.search as search_module
 from dasmil.cli import app
+from dasmil.cli.search import _remove_earlier
 from dasmil.data.cohort import load_cohort
 from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
@@ -155,6 +156,15 @@ def test_another_winner_replaces_the_earlier_one(
     (out / "search.json").unlink()
     with pytest.raises(InputError, match="best holds a run that no search made"):
         searched("lr=1e-2")
+
+
+def test_folds_of_an_earlier_search_go_where_they_differ_or_are_too_many(tmp_path: Path) -> None:
+    for name in ("fold-0", "fold-1", "fold-2", "best"):
+        (tmp_path / name).mkdir()
+    rounds = [{"made_with": mark} for mark in "abc"]
+    (tmp_path / "search.json").write_text(json.dumps({"rounds": rounds}))
+    _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "z"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "fold-0", "search.json"]
 
 
 def test_grid_names_are_checked() -> None:
