@@ -45,6 +45,12 @@ def test_help_of_every_verb_shows_an_example_and_imports_no_torch(verb: str) -> 
     assert f"dasmil {verb} " in result.stdout.replace("Usage: dasmil", "")
 
 
+def test_help_of_the_demo_has_a_line_for_each_example() -> None:
+    lines = [line.strip() for line in dasmil("demo", "--help").stdout.splitlines()]
+    assert "dasmil demo --out demo/" in lines
+    assert "dasmil demo --slides --out demo-slides/" in lines
+
+
 def test_a_mistyped_verb_is_wrong_use_with_a_suggestion() -> None:
     result = dasmil("benhc")
     assert result.returncode == 2

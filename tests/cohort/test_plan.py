@@ -77,6 +77,29 @@ def test_command(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         app(["plan"], exit_on_error=False, result_action="return_value")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sizes", "400", "0"], "--sizes has 0, expected"),
+        (["--sizes=-5"], "--sizes has -5, expected"),
+        (["--sizes", "400", "--in-features", "0"], "--in-features is 0, expected at least 1"),
+        (["--sizes", "400", "--bags", "folder"], "--sizes and --bags were given"),
+    ],
+)
+def test_impossible_sizes_are_refused_at_once(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "make_plan", lambda *_, **__: pytest.fail("measured"))
+    with pytest.raises(InputError, match=message):
+        app(["plan", *arguments], exit_on_error=False, result_action="return_value")
+
+
+def test_one_bag_is_named_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake(monkeypatch)
+    app(["plan", "--sizes", "4000", "--memory-gb", "2"], exit_on_error=False, result_action="return_value")
+    assert capsys.readouterr().out.startswith("1 bag of 4,000 instances with 768 features; das-mil, 1 seed\n")
+
+
 def test_a_model_that_cannot_be_built_says_why() -> None:
     with pytest.raises(InputError, match="cannot train on bags of 300 instances here"):
         measure("das-mil", 300, 16, options={"pooling": "none"})

@@ -14,12 +14,13 @@ import torch
 
 import dasmil.train.search as search_module
 from dasmil.cli import app
+from dasmil.cli.search import _remove_earlier
 from dasmil.data.cohort import load_cohort
 from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
 from dasmil.train.fit import TrainedRun, fit
-from dasmil.train.search import Question, Trial, bags_state, parse_grid, search, train_trials
+from dasmil.train.search import Question, Trial, bags_state, check_search, parse_grid, search, train_trials
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -126,6 +127,46 @@ def test_nested_command(made: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "s" / "summary.json").read_text())["splits"]["test"]["n"] == 30
 
 
+def test_another_winner_replaces_the_earlier_one(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "s"
+
+    def searched(grid: str) -> tuple[dict[str, Any], str]:
+        arguments = [
+            "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool", "--metric",
+            "loss", "--grid", grid, "--epochs", 2, "--seeds", 1, "--out", out,
+        ]  # fmt: skip
+        app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+        return json.loads((out / "best" / "config.json").read_text())["training"], capsys.readouterr().err
+
+    assert searched("lr=1e-9")[0]["lr"] == 1e-9
+    (out / "best" / "mine.txt").touch()
+    training, said = searched("lr=1e-9")
+    assert "Replaced" not in said
+    assert (out / "best" / "mine.txt").exists()  # the same winner: its run stays
+    training, said = searched("lr=1e-9,1e-1")
+    record = json.loads((out / "search.json").read_text())
+    assert record["rounds"][0]["chosen"] == {"lr": 0.1}
+    losses = [trial["score"] for trial in record["rounds"][0]["trials"]]
+    assert 0 < record["rounds"][0]["score"] == losses[0] < losses[1]  # losses as they are, the smallest first
+    assert training["lr"] == 0.1
+    assert said.count(f"Replaced: {out / 'best'}") == 1
+    assert not (out / "best" / "mine.txt").exists()
+    (out / "search.json").unlink()
+    with pytest.raises(InputError, match="best holds a run that no search made"):
+        searched("lr=1e-2")
+
+
+def test_folds_of_an_earlier_search_go_where_they_differ_or_are_too_many(tmp_path: Path) -> None:
+    for name in ("fold-0", "fold-1", "fold-2", "best"):
+        (tmp_path / name).mkdir()
+    rounds = [{"made_with": mark} for mark in "abc"]
+    (tmp_path / "search.json").write_text(json.dumps({"rounds": rounds}))
+    _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "z"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "fold-0", "search.json"]
+
+
 def test_grid_names_are_checked() -> None:
     assert parse_grid(["lr=1e-2,1e-3", "pooling=max,mean"], "das-mil") == {
         "lr": [0.01, 0.001],
@@ -133,12 +174,42 @@ def test_grid_names_are_checked() -> None:
     }
     with pytest.raises(InputError, match="Did you mean 'hidden'"):
         parse_grid(["hiden=1"], "das-mil")
-    with pytest.raises(InputError, match="expected name=value,value"):
-        parse_grid(["lr"], "das-mil")
+    for entry in ("lr", "lr=", "lr=1e-2,,1e-3", "lr=1e-2, "):
+        with pytest.raises(InputError, match="expected name=value,value"):
+            parse_grid([entry], "das-mil")
     with pytest.raises(InputError, match="given twice"):
         parse_grid(["lr=1", "lr=2"], "das-mil")
     with pytest.raises(InputError, match="nothing to search"):
         parse_grid([], "das-mil")
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"lr": [1e-2, "abc"]}, "training setting lr: .*found 'abc'"),
+        ({"lr": [1e-2, -1]}, "training setting lr: Input should be greater than 0"),
+        ({"warmup_epochs": [0, 5]}, "warmup_epochs is 5.0, expected less than epochs"),
+        ({"lr": [1e-2], "pooling": ["max", "foo"]}, "unknown pooling 'foo'"),
+        ({"hidden": [8, "abc"]}, "das-mil cannot be made with hidden=abc"),
+        ({"n_classes": [2, 3]}, "n_classes is 3, but the training labels have 2 classes"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_trained(
+    grid: dict[str, list[Any]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "fit", lambda *_, **__: pytest.fail("trained"))
+    train, val = bags("train", 6, 0), bags("val", 4, 1)
+    with pytest.raises(InputError, match=message):
+        search("das-mil", train, val, grid, journal=tmp_path / "journal", settings={"epochs": 2})
+    check_search(Question("das-mil"), train, val, {"lr": [1e-2, 1e-3], "pooling": ["max", "mean"]})
+
+
+def test_validation_bags_of_one_class_compare_by_loss_alone() -> None:
+    train, val = bags("train", 6, 0), bags("val", 6, 1)[::2]
+    for metric in ("auroc", "balanced_accuracy"):
+        with pytest.raises(InputError, match=r"have none of class 1.*use --metric loss"):
+            check_search(Question("mean-pool", metric=metric), train, val, {"lr": [1e-2]})
+    check_search(Question("mean-pool", metric="loss"), train, val, {"lr": [1e-2]})
 
 
 def test_a_trial_that_diverged_is_null_in_the_printed_json(

@@ -11,7 +11,7 @@ import pytest
 
 from dasmil.cli import app
 from dasmil.cli.cohort_arguments import CohortArguments
-from dasmil.cli.cohort_source import read_alike, run_cohort
+from dasmil.cli.cohort_source import cohort_source, held_out_bags, read_alike, run_cohort
 from dasmil.cli.training_display import Display
 from dasmil.errors import InputError
 from dasmil.train import Progress
@@ -209,6 +209,35 @@ def test_classes_of_a_run_keep_their_names_and_numbers(made: Path, tmp_path: Pat
     labels.write_text("\n".join([*rows, "made-0029,benign"]))
     with pytest.raises(InputError, match="the table has slides of 'benign', expected 'grade 2, high', 'NA'"):
         run_cohort(data)
+
+
+def test_a_split_of_the_table_is_called_so(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = tmp_path / "labels.csv"
+    for names, expected in (
+        (("train", "val"), "Split as the table says: train 15, val 15"),
+        (("train", "test"), "Split as the table says, val drawn from train by patient: train 1"),
+        (("", ""), "Split by patient: train 2"),
+    ):
+        rows = [f"made-{i:04d},{i // 2 % 2},{names[i % 2]}" for i in range(30)]
+        labels.write_text("\n".join(["slide,label,split", *rows]))
+        cohort_source(CohortArguments(bags=made / "bags", labels=labels)).rounds()
+        assert expected in capsys.readouterr().err
+
+
+def test_a_cross_validation_without_test_set_says_what_to_do() -> None:
+    for data, used in (({"fold": 0}, "cross-validation, and the folds' scores are in its report"), ({}, "training")):
+        with pytest.raises(InputError, match=f"every slide was used in {used}. Score other slides with --bags and"):
+            held_out_bags({**data, "held_out": {"test": []}}, None, Path("run"))
+
+
+def test_files_for_a_run_of_patients_are_warned_of(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for per_patient in (True, False):
+        record = CohortArguments(bags=made / "bags", per_patient=per_patient).as_record()
+        assert len(read_alike({"cohort": record}, made / "bags", None)) == 30
+        warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
+        assert [("all their slides joined; here each file is predicted alone" in line) for line in warned] == [
+            True
+        ] * per_patient
 
 
 def test_cells_of_a_table(tmp_path: Path) -> None:

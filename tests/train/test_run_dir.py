@@ -301,7 +301,7 @@ def test_a_run_that_learned_by_heart_is_named(tmp_path, capsys):
         assert summary["chance_seeds"] == expected
         write_report(out)
         assert ("learned by heart" in (out / "report.html").read_text()) == bool(expected)
-        print_summary(summary)
+        print_summary(summary, 2)
         assert ("chance on the validation bags: seed 0, seed 1" in capsys.readouterr().out) == bool(expected)
 
 
@@ -339,8 +339,11 @@ def test_intervals_are_over_patients_and_older_files_are_read(tmp_path, capsys):
     assert scored["interval"]["brier"] != pytest.approx(
         summarise(labels, [probability], threshold)["interval"]["brier"]
     )
-    print_summary(summary)
+    print_summary(summary, 3)
+    assert "Sensitivity and specificity at the most probable class." in capsys.readouterr().out
+    print_summary(summary, 2)
     printed = capsys.readouterr().out
+    assert "Sensitivity and specificity at thresholds chosen on the validation bags." in printed
     assert "test (12 bags of 4 patients)" in printed
     assert "[95 % interval over patients]" in printed
     whole = write_fold_summary(tmp_path, 1)["splits"]["test"]

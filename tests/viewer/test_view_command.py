@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -13,11 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
+import dasmil.cli.view as view_module
 from dasmil.cli.view import _run_loader
 from dasmil.data import load_dataset
 from dasmil.data.store import write_bag
 from dasmil.models import create_model
 from dasmil.types import Bag
+from dasmil.viewer.shelf import Shelf
 from dasmil.wsi.reader import fingerprint
 
 COMMAND = [sys.executable, "-c", "from dasmil.cli import main; main()", "view"]
@@ -68,6 +71,20 @@ def test_bags_with_and_without_their_slides(folder: Path) -> None:
         process.wait(timeout=30)
 
 
+def test_other_bags_are_shown_with_the_class_names_of_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelves: list[Shelf] = []
+    monkeypatch.setattr(view_module, "serve", lambda shelf, *_: shelves.append(shelf))
+    model = folder / "run" / "seed-0" / "model.safetensors"
+    model.parent.mkdir(parents=True)
+    shutil.copy(folder / "model.safetensors", model)
+    config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "data": {"classes": ["benign", "7"]}}
+    (folder / "run" / "config.json").write_text(json.dumps(config))
+    view_module.view(folder / "run", bags=folder / "bags")
+    view_module.view(model=model, bags=folder / "bags")
+    view_module.view(model=folder / "model.safetensors", bags=folder / "bags")
+    assert [shelf.classes for shelf in shelves] == [("benign", "7"), ("benign", "7"), ("negative", "positive")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -75,6 +92,8 @@ def test_bags_with_and_without_their_slides(folder: Path) -> None:
         (["nowhere"], "nowhere does not exist"),
         (["--model", "m.safetensors"], "--model needs --bags"),
         (["nowhere", "--slides", "no-folder"], "no-folder is not a folder"),
+        (["nowhere", "--port", "99999"], "--port is 99999, expected 0 (a free one) to 65535"),
+        (["nowhere", "--port=-1"], "--port is -1, expected 0"),
     ],
 )
 def test_bad_input_is_one_message(arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def cohort_source(
             return _folds(cohort, folds, split_seed, record)
         parts = assign_splits(cohort, split_seed)
         test = cohort.subset(parts.get("test", []))
-        _say_split(parts, locked=bool(len(test)) and not open_test)
+        _say_split(parts, cohort.splits, locked=bool(len(test)) and not open_test)
         _warn_of_one_class(cohort, parts)
         record["held_out"] = {"test": test.bag_ids}
         record["test_set"] = f"{len(test)} bags, locked" if len(test) else "none"
@@ -103,8 +103,12 @@ def read_alike(
 ) -> Cohort:
     """Other bags, read as those of a run were: same columns, same order of features and classes."""
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
-    if labels is None:
-        kept.pop("per_patient", None)  # without a table nobody knows which slides belong together
+    if labels is None and kept.pop("per_patient", False):  # without a table nobody knows which slides belong together
+        print(
+            "Warning: this run was trained on patients with all their slides joined; here each file is predicted "
+            "alone (`dasmil evaluate` with --labels joins them)",
+            file=sys.stderr,
+        )
     arguments = CohortArguments(bags=bags, labels=labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table, **kept)
     classes = (data.get("classes") or None) if labels is not None else None
     cohort = arguments.load(categories=data.get("cohort", {}).get("categories"), classes=classes)
@@ -158,7 +162,10 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
         if name not in held:
             raise InputError(f"this run has no locked set {name!r}; it has {', '.join(held) or 'none'}")
     if not chosen:
-        raise InputError(f"{run} has no test set: every slide was used in training or cross-validation")
+        used = "cross-validation, and the folds' scores are in its report" if "fold" in data else "training"
+        raise InputError(
+            f"{run} has no test set: every slide was used in {used}. Score other slides with --bags and --labels"
+        )
     cohort = run_cohort(data)
     numbers = {bag_id: i for i, bag_id in enumerate(cohort.bag_ids)}
     sets: dict[str, Cohort] = {}
@@ -200,10 +207,12 @@ def _folds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any]) -> lis
     ]
 
 
-def _say_split(parts: dict[str, list[int]], locked: bool) -> None:
+def _say_split(parts: dict[str, list[int]], table: Mapping[str, Sequence[int]], *, locked: bool) -> None:
     text = ", ".join(f"{name} {len(members)}" for name, members in parts.items())
     note = "; the test set stays locked until `dasmil evaluate`" if locked else ""
-    print(f"Split by patient: {text}{note}", file=sys.stderr)
+    drawn = "" if "val" in table else ", val drawn from train by patient"
+    how = f"Split as the table says{drawn}" if table else "Split by patient"
+    print(f"{how}: {text}{note}", file=sys.stderr)
 
 
 def _warn_of_one_class(cohort: Cohort, parts: Mapping[str, Sequence[int]]) -> None:

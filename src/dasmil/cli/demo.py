@@ -39,8 +39,11 @@ def demo(
     With --slides instead: made slides with planted tissue, from feature files over the doctor, training and report to
     the explanation of one slide. Takes less than three minutes.
 
-    Example: dasmil demo --out demo/
-             dasmil demo --slides --out demo-slides/
+    Examples:
+
+        dasmil demo --out demo/
+
+        dasmil demo --slides --out demo-slides/
 
     Parameters
     ----------

@@ -77,5 +77,5 @@ def evaluate(
 
         print(json_module.dumps(finite(summary), indent=2))
     else:
-        print_summary(summary)
+        print_summary(summary, stored.classes)
     return 0

@@ -63,6 +63,12 @@ def plan(
     from dasmil.errors import InputError
     from dasmil.train.plan import make_plan, measure
 
+    if sizes and cohort.bags is not None:
+        raise InputError("--sizes and --bags were given: plan for one of them")
+    if sizes and min(sizes) < 1:
+        raise InputError(f"--sizes has {min(sizes)}, expected bags of at least 1 instance")
+    if in_features < 1:
+        raise InputError(f"--in-features is {in_features}, expected at least 1")
     if sizes:
         width = in_features
     elif cohort.bags is not None:
@@ -97,8 +103,9 @@ def plan(
         print(json_module.dumps(answer, indent=2))
         return 0
     gb = 2**30
+    span = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     print(
-        f"{len(sizes):,} bags of {min(sizes):,} to {max(sizes):,} instances with {width} features; "
+        f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {span} instances with {width} features; "
         f"{model}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
     print(f"time per epoch      {_duration(found.seconds_per_epoch)}")

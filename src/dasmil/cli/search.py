@@ -40,7 +40,8 @@ def search(
 
     With --folds the search is nested: every fold chooses on its own validation part, and only the chosen setting meets
     its test part. Finished trials are kept in a journal in --out: the same command goes on where it stopped, on
-    whatever engine. --jobs and --engine spread trials and folds over processes or machines.
+    whatever engine; a search with other settings replaces the final run of the one before. --jobs and --engine spread
+    trials and folds over processes or machines.
 
     Example: dasmil search --bags features/ --labels labels.csv --grid lr=1e-2,1e-3 --out runs/search
 
@@ -84,14 +85,14 @@ def search(
     from dasmil.cli.cohort_source import choose_source
     from dasmil.cli.settings import Chosen, gather_settings
     from dasmil.cli.training_display import print_summary
-    from dasmil.cli.training_units import source_record, train_grid, train_rounds
+    from dasmil.cli.training_units import made_with, round_arguments, source_record, train_grid, train_rounds
     from dasmil.errors import InputError
     from dasmil.report import write_report
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import check_kind, finite, read_json, write_json
-    from dasmil.train.search import JOURNAL, Journal, Question, parse_grid
+    from dasmil.train.run_dir import StoredRun, check_kind, finite, read_json, write_json
+    from dasmil.train.search import JOURNAL, Journal, Question, check_search, parse_grid
     from dasmil.train.search import search as run_search
 
     if engine.threads is not None:
@@ -105,12 +106,17 @@ def search(
     settings = {} if epochs is None else {"epochs": epochs}
     chosen = gather_settings(model, recipe, preset, settings, set or [], source.preset)
     question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}, expected at least 1")
     rounds = source.rounds()
     if len(rounds) > 1:
         check_kind(out, len(rounds))
     for splits in rounds:
         if splits.val is None or not len(splits.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
+        check_search(question, splits.train, splits.val, values)
+    folders = [out / name for name in _run_names(len(rounds))]
+    _check_folders(out, folders)
     if not engine.in_this_process:
         journals = [Journal(out / JOURNAL, question, splits.train, splits.val or []) for splits in rounds]
         train_grid(journals, values, question, source_record(arguments), out, engine=spread)
@@ -125,21 +131,26 @@ def search(
         )  # fmt: skip
         best = trials[0]
         _say(f"{title}chosen", best, metric)
-        record.append({"chosen": best.settings, "score": best.score, "trials": [vars(trial) for trial in trials]})
+        shown = [{"settings": trial.settings, "score": _value(trial, metric)} for trial in trials]
+        record.append({"chosen": best.settings, "score": shown[0]["score"], "trials": shown})
         training = {**chosen.training, **{k: v for k, v in best.settings.items() if k in TrainingConfig.model_fields}}
         options = {
             **chosen.options, **{k: v for k, v in best.settings.items() if k not in TrainingConfig.model_fields}
         }  # fmt: skip
-        folder = out / "best" if len(rounds) == 1 else out / f"fold-{number}"
-        final[number] = folder, Chosen(training, options, chosen.preset)
-        if engine.in_this_process:
-            fit(
-                model, splits.train, splits.val, seeds=seeds, model_options=options, preset=chosen.preset, out=folder,
-                resume=(folder / "config.json").exists(), tests=splits.tests, data=splits.data, **training,
-            )  # fmt: skip
-    if not engine.in_this_process:
-        train_rounds(final, rounds, source_record(arguments), model, out, seeds=seeds, engine=spread)
+        final[number] = folders[number], Chosen(training, options, chosen.preset)
+        unit = round_arguments(source_record(arguments), number, model, final[number][1], seeds, folders[number])
+        record[-1]["made_with"] = made_with(unit, splits)
+    _remove_earlier(out, {folder.name: round_["made_with"] for folder, round_ in zip(folders, record, strict=True)})
     write_json(out / "search.json", {"metric": f"val_{metric}", "grid": values, "rounds": record})
+    if engine.in_this_process:
+        for number, (folder, part) in final.items():
+            splits = rounds[number]
+            fit(
+                model, splits.train, splits.val, seeds=seeds, model_options=part.options, preset=part.preset,
+                out=folder, resume=True, tests=splits.tests, data=splits.data, **part.training,
+            )  # fmt: skip
+    else:
+        train_rounds(final, rounds, source_record(arguments), model, out, seeds=seeds, engine=spread)
     if len(rounds) > 1:
         write_fold_summary(out, len(rounds))
     run = out / "best" if len(rounds) == 1 else out
@@ -150,12 +161,44 @@ def search(
 
         print(json_module.dumps(finite({"rounds": record, "summary": summary}), indent=2))
     else:
-        print_summary(summary)
+        print_summary(summary, StoredRun.read(run).classes)
         print(run / "report.html")
     return 0
 
 
+def _run_names(rounds: int) -> list[str]:
+    return ["best"] if rounds == 1 else [f"fold-{number}" for number in range(rounds)]
+
+
+def _check_folders(out: Path, folders: list[Path]) -> None:
+    """Refuse, before training, to touch runs that are not a search's own."""
+    from dasmil.errors import InputError
+
+    for folder in folders:
+        if (folder / "config.json").exists() and not (out / "search.json").exists():
+            raise InputError(f"{folder} holds a run that no search made: choose another folder with --out")
+
+
+def _remove_earlier(out: Path, made_with: dict[str, str]) -> None:
+    """Remove the runs of an earlier search in this folder that had other settings or bags."""
+    import shutil
+
+    from dasmil.train.run_dir import read_json
+
+    if not (out / "search.json").exists():
+        return
+    earlier = read_json(out / "search.json")["rounds"]
+    for name, round_ in zip(_run_names(len(earlier)), earlier, strict=True):
+        if (out / name).exists() and made_with.get(name) != round_.get("made_with"):
+            shutil.rmtree(out / name)
+            print(f"Replaced: {out / name}, of an earlier search with other settings or bags", file=sys.stderr)
+
+
 def _say(title: str, trial: Any, metric: str) -> None:
     settings = " ".join(f"{name}={value}" for name, value in trial.settings.items())
-    value = -trial.score if metric == "loss" else trial.score
-    print(f"{title}  {settings}  val {metric} {value:.4f}", file=sys.stderr)
+    print(f"{title}  {settings}  val {metric} {_value(trial, metric):.4f}", file=sys.stderr)
+
+
+def _value(trial: Any, metric: str) -> float:
+    """The metric itself: scores are larger for better trials, so that of a loss is its negative."""
+    return -trial.score if metric == "loss" else trial.score

@@ -166,7 +166,7 @@ def run(
     from dasmil.errors import InputError
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import check_kind, read_json
+    from dasmil.train.run_dir import StoredRun, check_kind, read_json
 
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
@@ -200,7 +200,7 @@ def run(
 
         print(json_module.dumps({"run": str(out), "report": str(report), **summary}, indent=2))
     else:
-        print_summary(summary)
+        print_summary(summary, StoredRun.read(out).classes)
         print(report)
     return 0
 

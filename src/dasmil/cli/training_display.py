@@ -70,8 +70,11 @@ def epoch_line(progress: Progress) -> str:
     return "  ".join(parts)
 
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """An aligned table: one row a metric, one column a set; mean ± sd over seeds and the 95 % interval."""
+def print_summary(summary: dict[str, Any], classes: int) -> None:
+    """An aligned table: one row a metric, one column a set; mean ± sd over seeds and the 95 % interval.
+
+    classes: how many the run tells apart; more than two have no threshold.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -90,7 +93,9 @@ def print_summary(summary: dict[str, Any]) -> None:
     over = f"Mean ± standard deviation over {count} {rounds}" if count > 1 else f"One {rounds[:-1]}"
     console.print(f"{over} [95 % interval over {resampled_text(splits)}].", end=" ")
     threshold = summary.get("threshold", {})
-    if threshold.get("chosen_on") == "val":
+    if classes > 2:
+        console.print("Sensitivity and specificity at the most probable class.")
+    elif threshold.get("chosen_on") == "val":
         console.print("Sensitivity and specificity at thresholds chosen on the validation bags.")
     else:
         console.print("Sensitivity and specificity at 0.5.")

@@ -60,20 +60,31 @@ def _round_unit(
     source: dict[str, Any], number: int, splits: Splits, model: str, chosen: Chosen, seeds: int, folder: Path, out: Path
 ) -> Unit:
     from dasmil.engine import Unit
-    from dasmil.train.config import config_hash
-    from dasmil.train.search import bags_state
 
-    arguments: dict[str, Any] = {
-        "source": source, "number": number, "model": model, "training": chosen.training, "options": chosen.options,
-        "preset": chosen.preset, "seeds": seeds, "folder": str(folder),
-    }  # fmt: skip
-    # A summary alone does not say with which settings and bags it was made; this mark does.
-    state = [bags_state(bags) for bags in (splits.train, splits.val or [], *splits.tests.values())]
-    made_with = config_hash({**arguments, "state": state})
-    done = out / "logs" / f"{folder.name}-{made_with[:12]}.done"
+    arguments = round_arguments(source, number, model, chosen, seeds, folder)
+    done = out / "logs" / f"{folder.name}-{made_with(arguments, splits)[:12]}.done"
     if not (folder / "summary.json").exists():
         done.unlink(missing_ok=True)
     return Unit(folder.name, "dasmil.cli.training_units:train_round", {**arguments, "done": str(done)}, str(done))
+
+
+def round_arguments(
+    source: dict[str, Any], number: int, model: str, chosen: Chosen, seeds: int, folder: Path
+) -> dict[str, Any]:
+    """What `train_round` needs to train one fold, as plain values."""
+    return {
+        "source": source, "number": number, "model": model, "training": chosen.training, "options": chosen.options,
+        "preset": chosen.preset, "seeds": seeds, "folder": str(folder),
+    }  # fmt: skip
+
+
+def made_with(arguments: Mapping[str, Any], splits: Splits) -> str:
+    """A mark of the settings and bags of a fold, wherever it lies; its summary alone does not tell them."""
+    from dasmil.train.config import config_hash
+    from dasmil.train.search import bags_state
+
+    state = [bags_state(bags) for bags in (splits.train, splits.val or [], *splits.tests.values())]
+    return config_hash({**{name: v for name, v in arguments.items() if name != "folder"}, "state": state})
 
 
 def train_round(

@@ -78,6 +78,8 @@ def view(
         raise InputError("give a run directory, or --model FILE with --bags FOLDER (one of the two)")
     if model is not None and bags is None:
         raise InputError("--model needs --bags, the folder of feature files to show")
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port is {port}, expected 0 (a free one) to 65535")
     if slides is not None and not slides.is_dir():
         raise InputError(f"{slides} is not a folder: --slides takes the folder that holds the slides")
     find_picture = _pictures(slides)
@@ -86,7 +88,8 @@ def view(
     else:
         assert model is not None
         assert bags is not None
-        shelf = _folder_shelf(model, f"{model.name} on {bags.name}", bags, scale, find_picture)
+        classes = _classes_beside(model)
+        shelf = _folder_shelf(model, f"{model.name} on {bags.name}", bags, scale, find_picture, classes)
     serve(shelf, port, open_browser)
 
 
@@ -162,7 +165,8 @@ def _run_shelf(
     name = stored.config["model"]["name"]
     if bags is not None:
         scale = {**scale, "config": stored.config}
-        return _folder_shelf(folder / "model.safetensors", f"{name} on {bags.name}", bags, scale, find_picture)
+        title, classes = f"{name} on {bags.name}", stored.config["data"].get("classes")
+        return _folder_shelf(folder / "model.safetensors", title, bags, scale, find_picture, classes)
     entries = _run_entries(run, folder, stored.config["data"], split, mnist_dir, find_picture)
     classes = stored.config["data"].get("classes")
     data = stored.config["data"].get("name") or Path(stored.config["data"].get("bags", "own bags")).name
@@ -244,8 +248,22 @@ def _run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, 
     return load
 
 
+def _classes_beside(model: Path) -> Sequence[str] | None:
+    """The class names of the run that a model file lies in (RUN/seed-0/model.safetensors), if it lies in one."""
+    from dasmil.train.run_dir import FORMAT, read_json
+
+    file = model.resolve().parent.parent / "config.json"
+    config = read_json(file) if file.is_file() else {}
+    return config["data"].get("classes") if config.get("format") == FORMAT else None
+
+
 def _folder_shelf(
-    model: Path, title: str, bags: Path, scale: dict[str, Any], find_picture: Callable[[Bag], Picture | None]
+    model: Path,
+    title: str,
+    bags: Path,
+    scale: dict[str, Any],
+    find_picture: Callable[[Bag], Picture | None],
+    classes: Sequence[str] | None,
 ) -> Shelf:
     from dasmil.cli.sources import unlabelled_bags
     from dasmil.models import load_model
@@ -254,4 +272,4 @@ def _folder_shelf(
     found = unlabelled_bags(bags, **scale)
     names = found.bag_ids  # pyright: ignore[reportAttributeAccessIssue]
     entries = [Entry(bag_id=name, load=lambda k=k: found[k], picture=find_picture) for k, name in enumerate(names)]
-    return Shelf(title, str(bags), load_model(model), entries)
+    return Shelf(title, str(bags), load_model(model), entries, tuple(map(str, classes)) if classes else None)

@@ -98,7 +98,7 @@ def fit(
         _check_monitor(val, config.monitor, classes)
     BagLoss.of(train.facts.labels, classes, config.balance_classes, device)  # refuses before a folder is made
     options = default_options(model_name, shape, preset, model_options or {})
-    options = _options(model_name, preset, options, train, classes)
+    options = bag_options(model_name, preset, options, shape, train.facts.unit, classes)
     options, lengths = with_scale(model_name, options, train, from_data=config.distance_init == "data")
 
     starts = config.starts if finds_length(options, lengths) else 1
@@ -157,10 +157,11 @@ def _specs(seeds: int | Sequence[int], config: TrainingConfig) -> list[RunSpec]:
     return [RunSpec(seed, config.lr, config.weight_decay) for seed in numbers]
 
 
-def _options(name: str, preset: str | None, given: Mapping[str, Any], train: Feed, classes: int) -> dict[str, Any]:
+def bag_options(
+    name: str, preset: str | None, given: Mapping[str, Any], shape: tuple[int, ...], unit: str, classes: int
+) -> dict[str, Any]:
     """The options of preset and user, with what the bags themselves say: input size, unit and number of classes."""
     options = resolve_options(name, preset, **given)
-    shape = train.facts.feature_shape
     if "encoder" not in options and shape == (1, 28, 28):
         options["encoder"] = "mnist-cnn"
     if options.get("encoder") != "mnist-cnn":
@@ -168,11 +169,9 @@ def _options(name: str, preset: str | None, given: Mapping[str, Any], train: Fee
             raise InputError(f"instances have features of shape {shape}: only the encoder 'mnist-cnn' takes pictures")
         if options.setdefault("in_features", shape[0]) != shape[0]:
             raise InputError(f"in_features is {options['in_features']}, but the bags have {shape[0]} features")
-    if "unit" in options and options["unit"] != train.facts.unit:
-        raise InputError(
-            f"the model's unit is {options['unit']!r}, but the bags' coordinates are in {train.facts.unit!r}"
-        )
-    options["unit"] = train.facts.unit
+    if "unit" in options and options["unit"] != unit:
+        raise InputError(f"the model's unit is {options['unit']!r}, but the bags' coordinates are in {unit!r}")
+    options["unit"] = unit
     if options.setdefault("n_classes", classes) != classes:
         raise InputError(f"n_classes is {options['n_classes']}, but the training labels have {classes} classes")
     return options

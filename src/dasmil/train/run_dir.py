@@ -287,6 +287,11 @@ class StoredRun:
             raise DataError(f"{missing[0]} is missing: finish the run with dasmil train ... --resume")
         return run
 
+    @property
+    def classes(self) -> int:
+        """How many classes its models tell apart."""
+        return int(self.config["model"]["options"].get("n_classes") or 2)
+
     def model_files(self) -> list[Path]:
         """The weights of every seed of every fold."""
         return [folder / f"seed-{s}" / "model.safetensors" for folder in self.folders for s in self.seeds]

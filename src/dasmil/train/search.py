@@ -15,11 +15,11 @@ import torch
 
 from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError, MissingDependencyError, unknown_name
-from dasmil.models import MODELS
-from dasmil.train.config import TrainingConfig, config_hash
-from dasmil.train.defaults import default_settings
+from dasmil.models import MODELS, create_model
+from dasmil.train.config import TrainingConfig, config_hash, training_config
+from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.feed import Feed
-from dasmil.train.fit import fit
+from dasmil.train.fit import bag_options, fit
 from dasmil.train.loop import RunSpec
 from dasmil.types import Bag
 
@@ -46,7 +46,7 @@ def parse_grid(entries: Sequence[str], model: str) -> dict[str, list[Any]]:
     for entry in entries:
         name, equals, values = entry.partition("=")
         name = name.strip().replace("-", "_")
-        if not equals or not values:
+        if not equals or not all(text.strip() for text in values.split(",")):
             raise InputError(f"--grid {entry}: expected name=value,value,..., for example --grid lr=1e-2,1e-3")
         if name not in known:
             raise unknown_name(f"setting of training or option of {model}", name, known)
@@ -90,6 +90,7 @@ def search(
     Settings that differ only in learning rate and weight decay are trained together, a few at a time.
     """
     question = Question(model, seeds, metric, dict(settings or {}), dict(options or {}), preset)
+    check_search(question, train, val, grid)
     kept = Journal(journal, question, train, val)
     for together in kept.waiting(grid):
         for trial in train_trials(question, train, val, together):
@@ -100,13 +101,58 @@ def search(
     return kept.ranked(grid)
 
 
+def check_search(
+    question: Question, train: Sequence[Bag], val: Sequence[Bag], grid: Mapping[str, Sequence[Any]]
+) -> None:
+    """Refuse, before anything is trained, a setting that cannot be trained and bags that give no score."""
+    if question.seeds < 1:
+        raise InputError(f"search seeds are {question.seeds}, expected at least 1")
+    classes = max([2, *(label + 1 for label in _labels(train))])
+    missing = sorted(set(range(classes)) - set(_labels(val)))
+    if question.metric != "loss" and missing:
+        raise InputError(
+            f"the validation bags have none of class {missing[0]}, so settings cannot be compared by their "
+            f"{question.metric}: use --metric loss, or give more validation bags"
+        )
+    shape, unit = tuple(train[0].features.shape[1:]), train[0].unit
+    made: list[dict[str, Any]] = []
+    for combination in _combinations(grid):
+        training, own = _parts(question, combination)
+        training_config(training)
+        training_config({**default_settings(question.model, shape, len(train), training), **training})
+        if own in made:
+            continue
+        made.append(own)
+        try:
+            options = default_options(question.model, shape, question.preset, own)
+            options = bag_options(question.model, question.preset, options, shape, unit, classes)
+            with torch.random.fork_rng(devices=[]):
+                create_model(question.model, **options)
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:  # a value of another kind than the model takes
+            shown = ", ".join(f"{name}={value}" for name, value in own.items())
+            raise InputError(f"{question.model} cannot be made with {shown} ({error}): correct --grid") from None
+
+
+def _labels(bags: Sequence[Bag]) -> list[int]:
+    found = bags.labels if isinstance(bags, Cohort) else [bag.label for bag in bags]
+    return [label for label in found if label is not None]
+
+
+def _parts(question: Question, combination: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A setting of the grid on top of what all trials share: settings of training, options of the model."""
+    training = {k: v for k, v in combination.items() if k in TrainingConfig.model_fields}
+    own = {k: v for k, v in combination.items() if k not in TrainingConfig.model_fields}
+    return {**question.settings, **training}, {**question.options, **own}
+
+
 def train_trials(
     question: Question, train: Sequence[Bag], val: Sequence[Bag], together: Sequence[Mapping[str, Any]]
 ) -> list[Trial]:
     """Train settings that differ only in learning rate and weight decay, and score them on the validation bags."""
     shared = {name: value for name, value in together[0].items() if name not in STACKED}
-    training = {**question.settings, **{k: v for k, v in shared.items() if k in TrainingConfig.model_fields}}
-    own = {**question.options, **{k: v for k, v in shared.items() if k not in TrainingConfig.model_fields}}
+    training, own = _parts(question, shared)
     usual = default_settings(question.model, train[0].features.shape[1:], len(train), training)
     base = TrainingConfig(**{k: v for k, v in {**usual, **training}.items() if k in STACKED})
     seeds = question.seeds
