@@ -185,6 +185,11 @@ def test_a_cross_validation_pools_its_folds(trained: Path, pages: dict[str, str]
     page = Rows(pages["folds"])
     summary = json.loads((trained / "folds" / "summary.json").read_text())
     assert "2 folds, 2 seeds each" in page.text
+    assert "Fold: 0" not in page.text
+    for fold in range(2):
+        data = json.loads((trained / "folds" / f"fold-{fold}" / "data.json").read_text())
+        assert f"fold-{fold}, test" in page.text
+        assert data["fingerprint"][:16] in page.text
     assert f"{summary['splits']['test']['mean']['auroc']:.3f}" in page.text
     assert "Measured on test: 24 bags" in page.text
     listed = [row for row in page.rows if len(row) == 7 and row[1] == "test"]

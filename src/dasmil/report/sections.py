@@ -127,8 +127,13 @@ def bags_section(run: Run, extra: str = "") -> Section:
 
 
 def data_section(run: Run) -> Section:
-    """Splits, protocol and fingerprint of the bags."""
-    splits = run.data.get("splits", {})
+    """Splits, protocol and fingerprint of the bags; of a cross-validation those of every fold."""
+    parts = run.folds or [run]
+    splits = {
+        f"{part.path.name}, {name}" if run.folds else name: facts
+        for part in parts
+        for name, facts in part.data.get("splits", {}).items()
+    }
     columns = [Column("Split"), Column("Bags", True), Column("By class", False), Column("Instances per bag", True)]
     rows: list[list[str | Cell]] = []
     for name, facts in splits.items():
@@ -140,10 +145,11 @@ def data_section(run: Run) -> Section:
     text = [
         f"{FACTS.get(key, key)}: {value}."
         for key, value in run.data.items()
-        if key != "fingerprint" and isinstance(value, (str, int, float))
+        if key not in ("fingerprint", "fold" if run.folds else "") and isinstance(value, (str, int, float))
     ]
     if run.data.get("fingerprint"):
-        text.append(f"Fingerprint of the training and validation bags: {str(run.data['fingerprint'])[:16]}.")
+        prints = ", ".join(str(part.data.get("fingerprint", "unknown"))[:16] for part in parts)
+        text.append(f"Fingerprint of the training and validation bags{' of each fold' if run.folds else ''}: {prints}.")
     text += protocol_text(run)
     return Section(
         "Data, splits and protocol", text=text, tables=[Table(columns, rows, note="Instances: median (range).")]
@@ -154,7 +160,7 @@ def _by_class(run: Run, facts: dict[str, Any]) -> str:
     counts = facts.get("classes")
     if isinstance(counts, dict):
         names = run.class_names
-        return ", ".join(f"{n:,} {names[int(c)] if int(c) < len(names) else c}" for c, n in counts.items())
+        return ", ".join(f"{n:,} of {names[int(c)] if int(c) < len(names) else c}" for c, n in counts.items())
     positives = facts.get("positives")
     return f"{positives:,} positive" if isinstance(positives, int) else "–"
 
