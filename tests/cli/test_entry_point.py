@@ -63,5 +63,27 @@ def test_a_path_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "s.png").write_text("x")
     result = dasmil("extract", str(tmp_path / "s.png"), "-o", str(tmp_path / "file" / "bags"), "--encoder", "null")
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith(f"Error: {tmp_path / 'file' / 'bags'}: Not a directory; check")
+    place = tmp_path / "file" / "bags"
+    expected = f"Error: {place}: nothing can be written there (Not a directory); choose another folder"
+    assert result.stderr.splitlines()[-1] == expected
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        ("ENOSPC", "Error: /x: No space left on device; free some space and run the same command again"),
+        ("EROFS", "Error: /x: Read-only file system; choose another folder"),
+        ("EIO", "Traceback"),  # a fault that is not the user's path or disk is seen whole
+    ],
+)
+def test_disks_that_refuse_are_one_line_whoever_meets_them(number: str, said: str) -> None:
+    script = (
+        "import errno, os, sys, dasmil.cli as cli; number = getattr(errno, sys.argv.pop());"
+        "cli.app = lambda **_: (_ for _ in ()).throw(OSError(number, os.strerror(number), '/x')); cli.main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, number], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(said)
