@@ -15,12 +15,14 @@ from dasmil.paper.grid import (
     Setting,
     check_grid_unit,
     choices,
+    grid_claims,
     grid_path,
     grid_plans,
     grid_units,
     run_grid_unit,
 )
-from dasmil.paper.page import _grid_rows
+from dasmil.paper.job import JobOutcome, write_outputs
+from dasmil.paper.page import _claimed, _grid_rows
 from dasmil.paper.text import GRID_HEAD, grid_cells, grid_markdown
 from dasmil.train.run_dir import read_json
 
@@ -65,7 +67,7 @@ def test_a_part_of_the_grid_is_trained_stored_and_checked(tmp_path: Path, monkey
     assert wrong == ["the stored labels of test are not those of the bags"]
 
 
-def test_validation_chooses_and_the_test_set_is_only_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_chooses_and_the_test_set_is_only_quoted(tmp_path: Path) -> None:
     plan = plans("transmil")[0]
     settings = [
         Setting(1e-3, 0.1, None, None, validation=0.90, validation_auroc=0.9, test=0.91, test_large=0.905),
@@ -79,7 +81,12 @@ def test_validation_chooses_and_the_test_set_is_only_quoted(tmp_path: Path, monk
     assert choice.by_test.lr == 1e-2
     assert (choice.by_test.test, choice.by_test.test_large) == (0.97, 0.82)
     assert choice.paper == "lr 0.0001, weight decay 0.1"
+    assert choice.as_paper == settings[1]
     assert choices(tmp_path, "clean") == []
+    write_outputs("published", tmp_path, JobOutcome())
+    page = (tmp_path / "published.html").read_text()
+    assert "1 complete grid: what choosing on the test bags claims is on average +0.150" in page
+    assert "| claimed" in page
 
 
 def test_the_papers_settings_are_shown_in_full() -> None:
@@ -89,7 +96,9 @@ def test_the_papers_settings_are_shown_in_full() -> None:
 
 def test_rows_of_two_data_sets_can_be_told_apart() -> None:
     best = Setting(1e-3, 0.01, 10, "max", 0.9, 0.9, 0.9, 0.9)
-    found = [Choice("das-mil", name, 1, 9, best, best, "as printed") for name in ("mnist-collage", "mnist-collage-inv")]
+    found = [
+        Choice("das-mil", name, 1, 9, best, best, "as printed", None) for name in ("mnist-collage", "mnist-collage-inv")
+    ]
     rows = [dict(zip(GRID_HEAD, grid_cells(choice), strict=True)) for choice in found]
     assert [row["data set"] for row in rows] == ["mnist-collage", "mnist-collage-inv"]
     assert "| das-mil | mnist-collage-inv | 1 of 9 |" in grid_markdown("published", found)
@@ -97,3 +106,32 @@ def test_rows_of_two_data_sets_can_be_told_apart() -> None:
         first, *others = _grid_rows(choice)
         assert first[1] == choice.dataset
         assert {len(row) for row in (first, *others)} == {7}
+
+
+def test_the_complete_grids_are_summed_up_and_drawn() -> None:
+    a = Setting(1e-3, 0.01, 10, "max", 0.93, 0.9, test=0.90, test_large=0.92)
+    b = Setting(1e-3, 0.10, 10, "max", 0.91, 0.9, test=0.98, test_large=0.94)
+    c = Setting(1e-4, 0.10, 10, "max", 0.91, 0.9, test=0.80, test_large=0.81)
+    found = [
+        Choice("das-mil", "mnist-collage", 9, 9, a, b, c.text(), c),
+        Choice("sa", "mnist-collage", 9, 9, b, a, "lr 0.5", None),
+        Choice("gat", "mnist-collage", 8, 9, c, c, c.text(), c),  # not complete: does not count
+    ]
+    assert grid_claims(found) == [
+        "2 complete grids: what choosing on the test bags claims is on average +0.010 against the same setting on "
+        "2,000 clean bags (-0.020 to +0.040).",
+        "Settings chosen on the validation bags have on average +0.000 on 2,000 clean bags against those chosen on "
+        "the test bags (-0.020 to +0.020).",
+        "Against the paper's settings (1 of 2 are points of the grid) they have on average +0.110 there (+0.110 to "
+        "+0.110); a choice among runs of one seed is also a choice of lucky runs: the collage table has five seeds of "
+        "the paper's settings.",
+    ]
+    assert grid_claims(found[2:]) == []
+    assert [row[3:] for row in _grid_rows(found[0])][2] == [c.text(), "0.910", "0.800", "0.810"]
+    assert _grid_rows(found[1])[2][3:] == ["lr 0.5", "–", "–", "–"]
+    assert grid_cells(found[0])[-1] == "0.810"
+    assert grid_cells(found[1])[-1] == "–"
+    drawn = _claimed(found, "mnist-collage")
+    assert drawn is not None
+    assert "| claimed" in drawn.svg
+    assert _claimed(found, "mnist-collage-inv") is None

@@ -207,6 +207,12 @@ class Choice:
     by_test: Setting
     paper: str
     """The paper's best setting, in the words of Setting.text."""
+    as_paper: Setting | None
+    """What that setting has; None if it is not a finished point of the grid."""
+
+    @property
+    def complete(self) -> bool:
+        return self.parts == self.parts_planned
 
 
 def choices(results: Path, protocol: str) -> list[Choice]:
@@ -225,14 +231,40 @@ def choices(results: Path, protocol: str) -> list[Choice]:
     for model, dataset in sorted(found, key=lambda key: (MODEL_ORDER.index(key[0]), key[1])):
         settings = found[model, dataset]
         planned = len(grid_plans([model], protocol, dataset=dataset, quick=False))
+        paper = _paper_setting(model)
         result.append(
             Choice(
                 model, dataset, parts[model, dataset], planned,
                 max(settings, key=lambda s: (s.validation, s.validation_auroc)),
-                max(settings, key=lambda s: (s.test, s.validation)), _paper_setting(model),
+                max(settings, key=lambda s: (s.test, s.validation)), paper,
+                next((s for s in settings if s.text() == paper), None),
             )
         )  # fmt: skip
     return result
+
+
+def grid_claims(found: Sequence[Choice]) -> list[str]:
+    """What the complete grids say together: how much a choice on the test set claims, and what each choice is worth."""
+    whole = [choice for choice in found if choice.complete]
+    if not whole:
+        return []
+    excess = [c.by_test.test - c.by_test.test_large for c in whole]
+    gain = [c.by_validation.test_large - c.by_test.test_large for c in whole]
+    lines = [
+        f"{len(whole)} complete {'grid' if len(whole) == 1 else 'grids'}: what choosing on the test bags claims is on "
+        f"average {np.mean(excess):+.3f} against the same setting on 2,000 clean bags ({min(excess):+.3f} to "
+        f"{max(excess):+.3f}).",
+        f"Settings chosen on the validation bags have on average {np.mean(gain):+.3f} on 2,000 clean bags against "
+        f"those chosen on the test bags ({min(gain):+.3f} to {max(gain):+.3f}).",
+    ]
+    gain = [c.by_validation.test_large - c.as_paper.test_large for c in whole if c.as_paper is not None]
+    if gain:
+        lines.append(
+            f"Against the paper's settings ({len(gain)} of {len(whole)} are points of the grid) they have on average "
+            f"{np.mean(gain):+.3f} there ({min(gain):+.3f} to {max(gain):+.3f}); a choice among runs of one seed is "
+            f"also a choice of lucky runs: the collage table has five seeds of the paper's settings."
+        )
+    return lines
 
 
 def _paper_setting(model: str) -> str:

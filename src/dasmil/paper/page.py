@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dasmil.models import MODELS
 from dasmil.paper.cells import DATASETS
-from dasmil.paper.grid import Choice
+from dasmil.paper.grid import Choice, grid_claims
 from dasmil.paper.summary import METRICS
 from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims, leak
 from dasmil.paper.text import (
@@ -52,7 +53,10 @@ def write_tables_page(
             "best on the test bags themselves, the authors' way: what it has there is what would have been claimed."
         )
         table = Table(columns, [row for choice in grid for row in _grid_rows(choice)])
-        sections.append(Section("The search for settings", [text], [table], anchor="grid"))
+        pictures = [drawn for name in DATASETS if (drawn := _claimed(grid, name)) is not None]
+        title = "The search for settings"
+        sections.append(Section(title, grid_claims(grid), pictures=pictures, anchor="grid"))
+        sections.append(Section(f"{title}: figures", [text], [table]))
     missing = [TITLES[name] for name in tables if name not in shown]
     notices = [f"Not yet run: {', '.join(missing)}."] if missing else []
     if quick:
@@ -77,11 +81,32 @@ def _grid_rows(choice: Choice) -> list[list[str | Cell]]:
     """Three rows a model and data set: two ways to choose, and the paper's setting."""
     name = Cell(choice.model, f"{choice.parts} of {choice.parts_planned} parts")
     rows: list[list[str | Cell]] = []
-    for way, best in (("validation bags", choice.by_validation), ("the test bags", choice.by_test)):
-        figures = [f"{value:.3f}" for value in (best.validation, best.test, best.test_large)]
+    for way, words, has in (
+        ("validation bags", choice.by_validation.text(), choice.by_validation),
+        ("the test bags", choice.by_test.text(), choice.by_test),
+        ("as in the paper", choice.paper, choice.as_paper),
+    ):
+        figures = [f"{value:.3f}" for value in (has.validation, has.test, has.test_large)] if has else ["–"] * 3
         who = [name, choice.dataset] if not rows else ["", ""]
-        rows.append([*who, way, best.text(), *figures])
-    return [*rows, ["", "", "as in the paper", choice.paper, "–", "–", "–"]]
+        rows.append([*who, way, words, *figures])
+    return rows
+
+
+def _claimed(grid: Sequence[Choice], dataset: str) -> Picture | None:
+    """What choosing on the test bags claims, beside what it has."""
+    rows = [
+        Score(
+            c.model, c.by_test.test_large, seeds=(c.by_validation.test_large,), mark=c.by_test.test,
+            colour=POSITION_COLOUR[MODELS[c.model].position],
+        )
+        for c in grid if c.dataset == dataset
+    ]  # fmt: skip
+    if not rows:
+        return None
+    rows.sort(key=lambda row: -row.mean)
+    note = "Chosen on the 100 test bags. Tick: what they claim; dot: 2,000 clean bags. Ring: chosen on validation bags."
+    figure = scores(rows, f"balanced accuracy, {dataset}, 2,000 clean bags", mark="claimed")
+    return picture(figure, f"{dataset}: what choosing on the test bags claims and has", note)
 
 
 def _headlines(tables: dict[str, list[Entry]]) -> list[Headline]:
@@ -159,7 +184,7 @@ def _dots(rows: list[Entry], dataset: str, split: str, protocol: str) -> Picture
         paper = entry.printed("test", metric) if split == "test" else None
         score = Score(
             entry.row, figure["mean"], tuple(figure["interval"]), figure["per_seed"],
-            paper=None if paper is None else paper[0], colour=POSITION_COLOUR[entry.position],
+            mark=None if paper is None else paper[0], colour=POSITION_COLOUR[entry.position],
         )  # fmt: skip
         chosen.append(score)
     if not chosen:

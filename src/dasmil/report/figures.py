@@ -225,18 +225,18 @@ def learned_phi(functions: Sequence[Phi], reach: float, truth: Truth | None = No
 
 @dataclass(frozen=True)
 class Score:
-    """One row of a score diagram: a mean, its interval, the single seeds, and the paper's value."""
+    """One row of a score diagram: a mean, its interval, the single seeds, and a value to compare with."""
 
     label: str
     mean: float
     interval: tuple[float, float] | None = None
     seeds: Sequence[float] = ()
-    paper: float | None = None
+    mark: float | None = None
     colour: str = ACCENT
 
 
-def scores(rows: Sequence[Score], xlabel: str) -> Figure:
-    """Mean with interval, seeds as rings, the paper's value as a thin tick; one row for each model or fold."""
+def scores(rows: Sequence[Score], xlabel: str, mark: str = "paper") -> Figure:
+    """Mean with interval, seeds as rings, a thin tick for the value that `mark` names; a row for each model or fold."""
     with look():
         figure, (axis,) = new_figure(470, 62 + 34 * len(rows))
         for y, row in enumerate(rows):
@@ -244,16 +244,16 @@ def scores(rows: Sequence[Score], xlabel: str) -> Figure:
                 axis.plot(row.interval, [y, y], color=row.colour, linewidth=5, alpha=0.28, solid_capstyle="butt")
             axis.scatter(row.seeds, [y] * len(row.seeds), s=13, facecolor="none", edgecolor=row.colour, linewidth=0.7)
             axis.plot([row.mean], [y], "o", color=row.colour, markersize=6)
-            if row.paper is not None:
-                axis.plot([row.paper] * 2, [y - 0.3, y + 0.3], color=INK, linewidth=1)
+            if row.mark is not None:
+                axis.plot([row.mark] * 2, [y - 0.3, y + 0.3], color=INK, linewidth=1)
         axis.set_yticks(range(len(rows)), [row.label for row in rows])
         axis.set(ylim=(len(rows) - 0.5, -0.5), xlabel=xlabel)
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
         axis.grid(axis="x", color=LINE, linewidth=0.6)
         axis.set_axisbelow(True)
-        if any(row.paper is not None for row in rows):
-            axis.annotate("| paper", (1, 1), xycoords="axes fraction", ha="right", va="bottom", fontsize=FONT - 1)
+        if any(row.mark is not None for row in rows):
+            axis.annotate(f"| {mark}", (1, 1), xycoords="axes fraction", ha="right", va="bottom", fontsize=FONT - 1)
     return figure
 
 
