@@ -193,8 +193,7 @@ def show_cohort(cohort: Cohort) -> None:
     for line in cohort.report.lines():
         print(line, file=sys.stderr)
     if len(cohort):
-        first = cohort[0]
-        print(f"Positions read as {first.metadata.get('coords_rule', 'stored')}", file=sys.stderr)
+        print(f"Positions read as {cohort.positions}", file=sys.stderr)
     if cohort.classes:
         names = ", ".join(f"{i} = {name}" for i, name in enumerate(cohort.classes))
         print(f"Classes: {names}", file=sys.stderr)

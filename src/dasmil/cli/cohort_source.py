@@ -231,7 +231,7 @@ def cohort_words(cohort: Cohort) -> dict[str, str]:
     found = {"slides": lines[0]}
     if lines[1:]:
         found["unmatched"] = "; ".join(lines[1:])
-    return found | {"positions": str(cohort[0].metadata.get("coords_rule", "as stored"))}
+    return found | {"positions": cohort.positions}
 
 
 def _opened(n: int, count: int) -> str:

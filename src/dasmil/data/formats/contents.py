@@ -33,16 +33,30 @@ class Probe:
 
 @dataclass(frozen=True)
 class FeatureFile:
-    """The instances of one slide: features [n, f], centres [n, 2] in micrometres, and how they were found."""
+    """The instances of one slide: features [n, f], centres [n, 2] in micrometres, and how they were found.
+
+    left_out: rows that were copies of tiles (augmented).
+    """
 
     probe: Probe
     features: np.ndarray
     coords: np.ndarray
     tile_um: float | None
     mpp: float | None
-    rule: str
+    placed: str
+    left_out: int = 0
     optional: dict[str, np.ndarray] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rule(self) -> str:
+        """How positions were found, and what was left out."""
+        return self.placed + left_out_text(self.left_out)
+
+
+def left_out_text(n: int) -> str:
+    """The end of a rule for files with augmented rows."""
+    return f"; {n} augmented copies of tiles left out" if n else ""
 
 
 def measured_stride(coords: np.ndarray) -> float:
@@ -59,7 +73,8 @@ def shows_stride(coords: np.ndarray) -> bool:
 
     Of tiles that are scattered over a grid the nearest is not the next one, and their distances differ.
     """
-    steps, stride = _to_nearest(coords), measured_stride(coords)
+    steps = _to_nearest(coords)
+    stride = np.median(np.hypot(*steps.T)) if len(steps) else 1.0
     beside = (np.abs(steps.max(1) - stride) <= 0.01 * stride) & (steps.min(1) <= 0.01 * stride)
     return bool(beside.sum() >= 3 and 2 * beside.sum() > len(steps))
 
