@@ -84,8 +84,9 @@ def _to_nearest(coords: np.ndarray) -> np.ndarray:
     unique = np.unique(np.asarray(coords, dtype=np.float64), axis=0)
     if len(unique) < 2:
         return np.empty((0, 2))
-    _, nearest = KDTree(unique).query(unique, k=2)
-    return np.abs(unique[nearest[:, 1]] - unique)
+    _, found = KDTree(unique).query(unique, k=2)
+    nearest = np.asarray(found)[:, 1]
+    return np.abs(unique[nearest] - unique)
 
 
 def need_scale(path: Path, format: str, what: str) -> InputError:
