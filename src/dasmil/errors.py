@@ -34,6 +34,10 @@ class BackendError(DasmilError, RuntimeError):
 def unknown_name(kind: str, found: str, known: Iterable[str]) -> InputError:
     """The error for a name that is in no table, with the nearest known name suggested."""
     names = sorted(known)
-    near = difflib.get_close_matches(found, names, n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return InputError(f"unknown {kind} {found!r}.{hint} Known: {', '.join(names)}")
+    return InputError(f"unknown {kind} {found!r}.{nearest(found, names)} Known: {', '.join(names)}")
+
+
+def nearest(found: str, known: Iterable[str], most: int = 1) -> str:
+    """The nearest known names as a question, with a blank before it; nothing where none is near."""
+    near = difflib.get_close_matches(found, list(known), n=most, cutoff=0.4)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

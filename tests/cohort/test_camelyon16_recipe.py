@@ -9,7 +9,7 @@ import pytest
 
 from dasmil.cli import app
 from dasmil.cli.camelyon16 import MODELS, table_text
-from dasmil.cli.view import _run_loader
+from dasmil.cli.sources import run_loader
 
 REFERENCE = Path(__file__).with_name("camelyon16_reference.csv")
 PARAMETERS = {
@@ -73,7 +73,7 @@ def test_the_test_set_of_a_run_is_found_again(
     assert json.loads(run("evaluate", tmp_path / "one", "--json"))["splits"]["test"] == trained
     assert json.loads(run("evaluate", tmp_path / "folds", "--json"))["splits"]["test"]["n"] == 4
     data = json.loads((tmp_path / "one" / "config.json").read_text())["data"]
-    load = _run_loader(data, None)
+    load = run_loader(data, None)
     assert [load("test", f"test_00{i}").label for i in (1, 2, 3)] == [1, 1, 0]
     assert load("train", "normal_002").label == 0
 

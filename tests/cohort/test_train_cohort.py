@@ -9,12 +9,13 @@ from pathlib import Path
 import h5py
 import pytest
 
-from dasmil.cli import app
-from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli import app, view
+from dasmil.cli.cohort_arguments import BagArguments, CohortArguments
 from dasmil.cli.cohort_source import cohort_source, held_out_bags, read_alike, run_cohort
 from dasmil.cli.training_display import Display
-from dasmil.errors import InputError
+from dasmil.errors import DataError, InputError
 from dasmil.train import Progress
+from dasmil.viewer.shelf import Shelf
 
 
 def run(*arguments: object) -> int:
@@ -59,6 +60,49 @@ def test_split_train_evaluate_predict(made: Path, tmp_path: Path, capsys: pytest
     assert all(0 <= float(row["probability"]) <= 1 for row in rows)
     classes = data["classes"]
     assert [row["class"] for row in rows] == [classes[float(row["probability"]) >= 0.5] for row in rows]
+
+
+def test_evaluate_reads_the_tables_that_training_reads(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, clini, slides = (tmp_path / name for name in ("labels.csv", "clini.csv", "slides.csv"))
+    labels.write_text("\n".join(["slide,label,patient", *(f"made-{i:04d},{'ab'[i % 2]},p{i}" for i in range(30))]))
+    clini.write_text("\n".join(["who,grade", *(f"p{i},{'ab'[i % 2]}" for i in range(8))]))
+    slides.write_text("\n".join(["who,scan", *(f"p{i},made-{i:04d}.svs" for i in range(8))]))
+    out, bags = tmp_path / "run", ("--bags", made / "bags")
+    assert run("train", *bags, "--labels", labels, "--model", "mean-pool", "--epochs", 1, "--out", out) == 0
+    short = tmp_path / "short.csv"
+    short.write_text("\n".join(labels.read_text().splitlines()[:9]))
+    pair = (*bags, "--labels", clini, "--slide-table", slides, "--label-column", "grade")
+    capsys.readouterr()
+    found = []
+    for table in ((*bags, "--labels", short), (*pair, "--patient-column", "who", "--slide-column", "scan")):
+        assert run("evaluate", out, *table, "--json") == 0
+        found.append(json.loads(capsys.readouterr().out)["splits"]["bags"])
+    assert found[0]["n"] == 8
+    assert found[0] == found[1]
+    with pytest.raises(InputError, match="no column 'stage' for the label; it has who, grade"):
+        run("evaluate", out, *pair[:-1], "stage", "--patient-column", "who", "--slide-column", "scan")
+    with pytest.raises(InputError, match=r"--classes was given, but the run numbers its classes itself \(a, b\)"):
+        run("evaluate", out, *bags, "--labels", short, "--classes", "b,a")
+    with pytest.raises(InputError, match="--labels, --slide-table came without --bags"):
+        run("evaluate", out, "--labels", clini, "--slide-table", slides)
+    with pytest.raises(InputError, match="--split names sets of the run, but --bags gives other bags"):
+        run("evaluate", out, *bags, "--labels", short, "--split", "test")
+    assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "explain"])
+def test_hints_name_options_that_the_command_has(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors about label tables, scales and tables of cells say which option helps; `train` has them all."""
+    run(verb, "--help")
+    shown = capsys.readouterr().out
+    for option in (
+        "--slide-table", "--slide-column", "--label-column", "--patient-column", "--classes", "--scale-table",
+        "--bag-column", "--one-hot", "--unit", "--mpp", "--tile-um",
+    ):  # fmt: skip
+        assert f"{option} " in shown
+    assert "--split-column" not in shown
 
 
 def test_key_instances_of_a_cohort_without_any_leave_the_test_set_locked(made: Path, tmp_path: Path) -> None:
@@ -195,6 +239,26 @@ def test_three_classes_and_sections_per_patient(made: Path, tmp_path: Path) -> N
     train = read(tmp_path / "r" / "data.json")["splits"]["train"]
     assert train["instances"]["max"] > 90  # two slides of up to 90 tiles each
 
+    # A patient is explained under the name that predictions.csv has for it.
+    predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "r/seed-0/predictions.csv").open())}
+    patient = train["bag_ids"][0]
+    out = tmp_path / "explained"
+    assert run("explain", tmp_path / "r", "--bag", patient, "-o", out) == 0
+    explained = read(out / "explanation.json")
+    assert explained["bag_id"] == patient
+    assert explained["logit"] == pytest.approx(
+        float(predicted[patient][f"logit_{explained['target']}"]), abs=1e-4
+    )  # of both slides together
+    sections = [row["section"] for row in csv.DictReader((out / "instances.csv").open())]
+    assert sorted(set(sections)) == ["0", "1"]
+    assert not (out / "instances.geojson").exists()  # the pixels of two slides have no plane in common
+    slides = [f"made-{2 * int(patient[1:]) + k:04d}" for k in (0, 1)]
+    assert all(slide in (out / "explanation.html").read_text() for slide in slides)
+    with pytest.raises(InputError, match=f"p77 does not exist: it is no file and no bag .* Did you mean '{patient[0]}"):
+        run("explain", tmp_path / "r", "--bag", "p77")
+    with pytest.raises(DataError, match=rf"joins 2 slides \({slides[0]}, {slides[1]}\), which have no picture"):
+        run("explain", tmp_path / "r", "--bag", patient, "--slide", labels)
+
 
 def test_classes_of_a_run_keep_their_names_and_numbers(made: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
@@ -203,7 +267,7 @@ def test_classes_of_a_run_keep_their_names_and_numbers(made: Path, tmp_path: Pat
     labels.write_text("\n".join([*rows, "no such slide,other"]))
     record = CohortArguments(bags=made / "bags", labels=labels).as_record()
     data = {"classes": ["grade 2, high", "NA"], "cohort": record}
-    for cohort in (read_alike(data, made / "bags", labels), run_cohort(data)):
+    for cohort in (read_alike(data, BagArguments(bags=made / "bags", labels=labels)), run_cohort(data)):
         assert cohort.classes == ("grade 2, high", "NA")
         assert cohort.labels == [1 - i % 2 for i in range(29)]
     labels.write_text("\n".join([*rows, "made-0029,benign"]))
@@ -233,14 +297,14 @@ def test_a_cross_validation_without_test_set_says_what_to_do() -> None:
 def test_files_for_a_run_of_patients_are_warned_of(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for per_patient in (True, False):
         record = CohortArguments(bags=made / "bags", per_patient=per_patient).as_record()
-        assert len(read_alike({"cohort": record}, made / "bags", None)) == 30
+        assert len(read_alike({"cohort": record}, BagArguments(bags=made / "bags"))) == 30
         warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
         assert [("all their slides joined; here each file is predicted alone" in line) for line in warned] == [
             True
         ] * per_patient
 
 
-def test_cells_of_a_table(tmp_path: Path) -> None:
+def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["patient,x,y,kind"]
     for patient in range(12):
         lines += [f"p{patient},{(i * 7) % 50},{(i * 13) % 50},{'AB'[(i + patient) % 2]}" for i in range(8 + patient)]
@@ -261,6 +325,31 @@ def test_cells_of_a_table(tmp_path: Path) -> None:
         run("predict", tmp_path / "run", "--bags", other)
     assert run("predict", tmp_path / "run", "--bags", other, "--mpp", 0.25, "-o", tmp_path / "p.csv") == 0
     assert (tmp_path / "p.csv").read_text().splitlines()[1].startswith("q,")
+
+    # One bag of the table, under the name that predictions.csv has for it.
+    predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "run/seed-0/predictions.csv").open())}
+    name = next(iter(predicted))
+    out = tmp_path / "explained"
+    assert run("explain", tmp_path / "run", "--bag", name, "-o", out) == 0
+    explained = read(out / "explanation.json")
+    assert (explained["bag_id"], explained["n"]) == (name, 8 + int(name[1:]))
+    assert explained["logit"] == pytest.approx(float(predicted[name]["logit"]), abs=1e-5)
+    assert run("explain", tmp_path / "run", "--bag", "q", "--bags", other, "--mpp", 0.25, "-o", out) == 0
+    assert read(out / "explanation.json")["n"] == 2
+    with pytest.raises(InputError, match=r"other.csv has no bag 'qq'. Did you mean 'q'\?"):
+        run("explain", tmp_path / "run", "--bag", "qq", "--bags", other, "--mpp", 0.25)
+    with pytest.raises(InputError, match=r"cells.csv is a table of many bags: name one of them, --bag NAME --bags"):
+        run("explain", tmp_path / "run", "--bag", cells)
+
+    # The viewer reads a table by what its run noted; a model file notes nothing.
+    model = tmp_path / "run" / "seed-0" / "model.safetensors"
+    with pytest.raises(InputError, match=r"other.csv is a table of cells, and a model file does not say .* run dir"):
+        run("view", "--model", model, "--bags", other, "--mpp", 0.25)
+    shelves: list[Shelf] = []
+    monkeypatch.setattr(view, "serve", lambda shelf, *_: shelves.append(shelf))
+    run("view", tmp_path / "run", "--bags", other, "--mpp", 0.25)
+    assert [entry.bag_id for entry in shelves[0].entries] == ["q"]
+    assert shelves[0].open(0).bag.coords.tolist() == [[0.25, 0.25], [0.5, 0.5]]
 
 
 def test_columns_of_another_table_may_be_in_any_order(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import dasmil.data.cohort as cohort_module
 from dasmil.data.cohort import bag_sizes, load_cohort
 from dasmil.data.labels import LabelRow
 from dasmil.data.match import check_trainable
-from dasmil.data.scale import Scale, Scales
+from dasmil.data.scale import Scale, Scales, read_scales
 from dasmil.data.store import write_bag
 from dasmil.errors import DataError, InputError
 from dasmil.types import Bag
@@ -60,6 +60,32 @@ def test_rows_of_a_scale_table_without_a_slide_are_named(tmp_path: Path) -> None
     ]
     with pytest.raises(DataError, match="1 rows of the scale table without a slide: gone"):
         load_cohort(tmp_path, labels, scales=scales, strict=True)
+
+
+def test_the_scales_of_all_slides_are_in_the_rule(tmp_path: Path) -> None:
+    corners = np.array([[0, 0], [512, 0], [0, 512], [512, 512]])
+    for name in "abc":
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["features"], file["coords"] = np.ones((4, 3)), corners
+    same = load_cohort(tmp_path, scales=read_scales(mpp=0.25))
+    one = "CLAM: centre = (level-0 px top left + tile/2) x mpp (0.25 um/px as given; tile 512 px taken from the stride)"
+    assert same.positions == one == same[0].metadata["coords_rule"]
+    (tmp_path / "scales.csv").write_text("slide,mpp\nb,0.5\nc,0.243\n")
+    mixed = load_cohort(tmp_path, scales=read_scales(mpp=0.25, table=tmp_path / "scales.csv"))
+    assert mixed.positions == f"{one} in the first of 3 slides, which have 3 different scales, 0.243 to 0.5 um/px"
+    assert mixed.subset([0]).positions == one
+    with h5py.File(tmp_path / "c.h5", "r+") as file:
+        del file["coords"]
+        file["coords"] = corners * 2
+    sizes = load_cohort(tmp_path, scales=read_scales(mpp=0.25)).positions
+    assert sizes == f"{one} in the first of 3 slides, which have 2 different tile sizes"
+    stride = load_cohort(tmp_path, scales=read_scales(tile_um=128)).positions
+    assert "(128 um as given / measured stride 512 px;" in stride
+    assert stride.endswith("in the first of 3 slides, which have 2 different scales, 0.125 to 0.25 um/px")
+    for name in "de":
+        stamp(tmp_path, name)
+    both = load_cohort(tmp_path, scales=read_scales(mpp=0.25)).positions
+    assert both == f"{sizes}; STAMP: centre = um top left + 256/2, as the file declares"
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

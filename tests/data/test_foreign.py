@@ -55,6 +55,25 @@ def test_clam_tile_um_fixes_the_scale_by_the_stride(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.coords, (CORNERS + 256) * 0.5)
 
 
+def test_scattered_tiles_show_no_stride_that_tile_um_could_scale(tmp_path: Path) -> None:
+    """On a grid of 512 px the nearest of these tiles are 1024 px or more apart: the scale would be half or less."""
+    grid = np.array([[x, y] for x in range(6) for y in range(5)])
+    scattered = grid[[0, 2, 9, 16, 23, 29]]
+    for n, places in ((6, scattered), (2, grid[[0, 3]]), (1, grid[:1])):
+        path = write(tmp_path / f"{n}.h5", {"features": np.ones((n, 3), np.float32), "coords": places * 512})
+        shown = "its one tile shows no stride" if n == 1 else f"the {n} tiles show no stride"
+        with pytest.raises(DataError, match=rf"{n}\.h5.*{shown}.*--scale-table \(CSV: slide, mpp\)"):
+            read_features(path, Scale(tile_um=128))
+        assert read_features(path, Scale(mpp=0.25)).mpp == 0.25
+        declared = write(tmp_path / "d.h5", {"features": np.ones((n, 3), np.float32), "coords": places * 512},
+                         coords={"patch_size": 512})  # fmt: skip
+        assert read_features(declared, Scale(tile_um=128)).mpp == 0.25
+    # Two pieces of tissue, each with a grid of its own, one row of tiles each: that is a stride.
+    rows = np.concatenate([grid[:5] * 512, grid[:4] * 512 + (3000, 77)])
+    path = write(tmp_path / "rows.h5", {"features": np.ones((9, 3), np.float32), "coords": rows})
+    assert read_features(path, Scale(tile_um=128)).mpp == 0.25
+
+
 def test_clam_patch_attributes_give_the_tile_at_level_0(tmp_path: Path) -> None:
     path = clam(tmp_path, patch_size=256, patch_level=1, downsample=(4.0, 4.0))
     found = read_features(path, Scale(mpp=0.25))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dasmil.cli.cohort_arguments import BagArguments
 from dasmil.cli.explain import app
 from dasmil.cli.explain_questions import Labelled
 from dasmil.data.store import read_bag, write_bag
@@ -131,6 +132,6 @@ def test_own_bags_are_scored_again_when_they_their_labels_or_their_scale_change(
 
 def test_rows_of_built_in_data_stay_known(tmp_path):
     run = make_run(tmp_path / "a", seeds=1)
-    ask = {"protocol": "clean", "bags": None, "labels": None, "limit": None, "mpp": None, "tile_um": None}
+    ask = {"protocol": "clean", "given": BagArguments(), "limit": None}
     for data, split in ((None, None), ("mnist-collage-inv", "test")):
         assert Labelled(data=data, split=split, mnist_dir=None, **ask).state(run) == ()

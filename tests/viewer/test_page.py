@@ -155,6 +155,19 @@ def test_the_worst_errors_of_several_classes_come_first(page: Page, three_classe
     assert ids == ["surely-wrong", "nearly-right", "hardly-right", "surely-right"]
 
 
+def test_the_sort_by_probability_is_named_for_what_it_is(page: Page, three_classes: Viewer, collages: Viewer) -> None:
+    opened(page, three_classes)
+    page.select_option("#sort", label="surest prediction first")  # whatever the class is
+    ids = [text.split()[0] for text in page.locator("#list li").all_inner_texts()]
+    assert ids == ["surely-right", "surely-wrong", "hardly-right", "nearly-right"]
+    page.select_option("#sort", label="least sure first")
+    assert page.locator("#list li").first.inner_text().startswith("nearly-right")
+    assert "positive" not in page.inner_text("#sort")
+    opened(page, collages)
+    page.select_option("#sort", label="most positive first")
+    assert "0003" in page.locator("#list li").first.inner_text()
+
+
 def test_zoom_overlay_threshold_and_export(page: Page, slide: Viewer, tmp_path) -> None:
     opened(page, slide)
     wait_until(page, "OpenSeadragon.getViewer(document.querySelector('#picture')).world.getItemAt(0).getFullyLoaded()")

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import dasmil.cli.view as view_module
-from dasmil.cli.view import _run_loader
+from dasmil.cli.sources import run_loader
 from dasmil.data import load_dataset
 from dasmil.data.store import write_bag
 from dasmil.models import create_model
@@ -92,6 +92,7 @@ def test_other_bags_are_shown_with_the_class_names_of_the_run(folder: Path, monk
         (["nowhere"], "nowhere does not exist"),
         (["--model", "m.safetensors"], "--model needs --bags"),
         (["nowhere", "--slides", "no-folder"], "no-folder is not a folder"),
+        (["nowhere", "--bags", "b", "--split", "test"], "--split names sets of the run, but --bags gives other bags"),
         (["nowhere", "--port", "99999"], "--port is 99999, expected 0 (a free one) to 65535"),
         (["nowhere", "--port=-1"], "--port is -1, expected 0"),
     ],
@@ -107,7 +108,7 @@ def test_bad_input_is_one_message(arguments: list[str], message: str, tmp_path: 
 
 
 def test_a_run_of_the_published_bags_opens_its_clean_sets_too() -> None:
-    load = _run_loader({"name": "mnist-collage", "protocol": "published"}, None)
+    load = run_loader({"name": "mnist-collage", "protocol": "published"}, None)
     for split, bag_id in (
         ("test", "mnist-collage/test/0003"),
         ("validation", "mnist-collage/val/0003"),

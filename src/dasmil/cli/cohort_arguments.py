@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from cyclopts import Parameter
 
@@ -20,7 +20,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class CohortArguments:
+class BagArguments:
     """Which bags, which labels, and what the files do not say themselves.
 
     Parameters
@@ -38,8 +38,6 @@ class CohortArguments:
         Name of the column with the label.
     patient_column
         Name of the column with the patient.
-    split_column
-        Name of the column with train, val or test.
     classes
         Class names in order, separated by commas; the first is class 0. Default: numbers by value, words by alphabet.
     mpp
@@ -57,9 +55,9 @@ class CohortArguments:
     bag_column
         In a table of cells: the column that names the bag.
     x_column
-        In a table of cells: the column with x.
+        In a table of cells: the column with x (default: x).
     y_column
-        In a table of cells: the column with y.
+        In a table of cells: the column with y (default: y).
     one_hot
         In a table of cells: a column of categories (cell types) to use as features.
     feature_columns
@@ -74,7 +72,6 @@ class CohortArguments:
     slide_column: str | None = None
     label_column: str | None = None
     patient_column: str | None = None
-    split_column: str | None = None
     classes: str | None = None
     mpp: str | None = None
     tile_um: float | None = None
@@ -83,23 +80,23 @@ class CohortArguments:
     max_instances: int | None = None
     strict: Flag = False
     bag_column: str | None = None
-    x_column: str = "x"
-    y_column: str = "y"
+    x_column: str | None = None
+    y_column: str | None = None
     one_hot: str | None = None
     feature_columns: str | None = None
     unit: str | None = None
 
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        defaults = type(self)()
+        return {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
+
     def as_record(self) -> dict[str, Any]:
-        """The options that differ from their defaults, JSON-able, paths made absolute: enough to load it again."""
-        found: dict[str, Any] = {}
-        defaults = CohortArguments()
-        for name, value in asdict(self).items():
-            if value != getattr(defaults, name):
-                found[name] = str(value.absolute()) if isinstance(value, Path) else value
-        return found
+        """The options that were given, JSON-able, paths made absolute: enough to load it again."""
+        return {name: str(v.absolute()) if isinstance(v, Path) else v for name, v in self.given().items()}
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> CohortArguments:
+    def from_record(cls, record: dict[str, Any]) -> Self:
         """The arguments that ``as_record`` noted; other entries of the record are not ours."""
         paths = ("bags", "labels", "slide_table", "scale_table")
         own = {field.name for field in fields(cls)}
@@ -113,11 +110,13 @@ class CohortArguments:
 
         if self.labels is None:
             return None
-        return read_labels(
-            self.labels, slide_table=self.slide_table, slide_column=self.slide_column,
-            label_column=self.label_column, patient_column=self.patient_column, split_column=self.split_column,
-            classes=classes or (),
-        )  # fmt: skip
+        return read_labels(self.labels, slide_table=self.slide_table, classes=classes or (), **self._columns())
+
+    def _columns(self) -> dict[str, str | None]:
+        return {
+            "slide_column": self.slide_column, "label_column": self.label_column,
+            "patient_column": self.patient_column,
+        }  # fmt: skip
 
     def load(
         self,
@@ -162,9 +161,31 @@ class CohortArguments:
             raise InputError(f"mpp is {self.mpp!r}, expected the micrometres of one pixel") from None
         columns = None if self.feature_columns is None else [c.strip() for c in self.feature_columns.split(",")]
         return read_table(
-            self.bags, bag=self.bag_column, unit=self.unit, x=self.x_column, y=self.y_column, features=columns,
-            one_hot=self.one_hot, um_per_unit=um, categories=categories,
+            self.bags, bag=self.bag_column, unit=self.unit, x=self.x_column or "x", y=self.y_column or "y",
+            features=columns, one_hot=self.one_hot, um_per_unit=um, categories=categories,
         )  # fmt: skip
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CohortArguments(BagArguments):
+    """Bags to train on: these may be split by their label table.
+
+    Parameters
+    ----------
+    split_column
+        Name of the column with train, val or test.
+    """
+
+    split_column: str | None = None
+
+    def _columns(self) -> dict[str, str | None]:
+        return {**super()._columns(), "split_column": self.split_column}
+
+
+def option_names(fields: Iterable[str]) -> str:
+    """Fields of the arguments as they are written on the command line."""
+    return ", ".join("--" + name.replace("_", "-") for name in fields)
 
 
 def show_cohort(cohort: Cohort) -> None:
@@ -172,8 +193,7 @@ def show_cohort(cohort: Cohort) -> None:
     for line in cohort.report.lines():
         print(line, file=sys.stderr)
     if len(cohort):
-        first = cohort[0]
-        print(f"Positions read as {first.metadata.get('coords_rule', 'stored')}", file=sys.stderr)
+        print(f"Positions read as {cohort.positions}", file=sys.stderr)
     if cohort.classes:
         names = ", ".join(f"{i} = {name}" for i, name in enumerate(cohort.classes))
         print(f"Classes: {names}", file=sys.stderr)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasmil.cli.cohort_arguments import CohortArguments, show_cohort
+from dasmil.cli.cohort_arguments import BagArguments, CohortArguments, show_cohort
 from dasmil.cli.sources import Source, Splits
 
 if TYPE_CHECKING:
@@ -92,27 +93,28 @@ _ALIKE = (
 )  # fmt: skip
 
 
-def read_alike(
-    data: Mapping[str, Any],
-    bags: Path,
-    labels: Path | None,
-    *,
-    mpp: str | None = None,
-    tile_um: float | None = None,
-    scale_table: Path | None = None,
-) -> Cohort:
-    """Other bags, read as those of a run were: same columns, same order of features and classes."""
+def read_alike(data: Mapping[str, Any], other: BagArguments) -> Cohort:
+    """Other bags, read as those of a run were (same columns, same order of features and classes) but for what is given.
+
+    The report is shown for labelled bags; of others only what did not match.
+    """
+    from dasmil.errors import InputError
+
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
-    if labels is None and kept.pop("per_patient", False):  # without a table nobody knows which slides belong together
+    if other.labels is None and kept.pop("per_patient", False):  # nobody knows which slides belong together
         print(
             "Warning: this run was trained on patients with all their slides joined; here each file is predicted "
             "alone (`dasmil evaluate` with --labels joins them)",
             file=sys.stderr,
         )
-    arguments = CohortArguments(bags=bags, labels=labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table, **kept)
-    classes = (data.get("classes") or None) if labels is not None else None
+    classes = (data.get("classes") or None) if other.labels is not None else None
+    if classes and other.classes is not None:
+        raise InputError(
+            f"--classes was given, but the run numbers its classes itself ({', '.join(classes)}): leave it out"
+        )
+    arguments = replace(BagArguments.from_record(kept), **other.given())
     cohort = arguments.load(categories=data.get("cohort", {}).get("categories"), classes=classes)
-    if labels is not None:
+    if other.labels is not None:
         show_cohort(cohort)
     else:
         for line in cohort.report.unmatched:
@@ -229,7 +231,7 @@ def cohort_words(cohort: Cohort) -> dict[str, str]:
     found = {"slides": lines[0]}
     if lines[1:]:
         found["unmatched"] = "; ".join(lines[1:])
-    return found | {"positions": str(cohort[0].metadata.get("coords_rule", "as stored"))}
+    return found | {"positions": cohort.positions}
 
 
 def _opened(n: int, count: int) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from dasmil.cli.cohort_arguments import BagArguments, option_names
+
 app = App(name="evaluate", help="Score a trained run on labelled bags.")
 
 
@@ -15,11 +17,7 @@ def evaluate(
     run: Path,
     *,
     split: list[str] | None = None,
-    bags: Path | None = None,
-    labels: Path | None = None,
-    mpp: str | None = None,
-    tile_um: float | None = None,
-    scale_table: Path | None = None,
+    cohort: BagArguments = BagArguments(),  # noqa: B008
     mnist_dir: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -27,24 +25,19 @@ def evaluate(
 
     The run's own locked test set then also stands in its report, unless the run is a cross-validation.
 
+    With --bags and --labels it scores other bags. They are read as those of the run were (columns, features,
+    classes); what is given here counts before that.
+
     Example: dasmil evaluate runs/collage --split test-large
+
+    Example: dasmil evaluate runs/mine --bags features/ --labels clini.csv --slide-table slides.csv
 
     Parameters
     ----------
     run
         Run directory of dasmil train.
     split
-        Sets of the built-in data that the run was trained on (default: its test sets).
-    bags
-        Instead: a folder of feature files, with --labels.
-    labels
-        CSV with slide and label for --bags.
-    mpp
-        Micrometres per level-0 pixel, where the files do not say.
-    tile_um
-        Edge of a tile in micrometres, where the files do not say.
-    scale_table
-        CSV with slide and any of mpp, tile_um, for slides that differ.
+        Sets of the data that the run was trained on (default: its test sets); not with --bags.
     mnist_dir
         Folder with the four MNIST idx files.
     json
@@ -58,15 +51,15 @@ def evaluate(
     from dasmil.train.run_dir import StoredRun
 
     stored = StoredRun.read(run)
-    if bags is not None:
-        if labels is None:
-            raise InputError(
-                "--bags needs --labels, a CSV with slide and label; to predict without labels: dasmil predict"
-            )
-        sets = {"bags": labelled_bags(bags, labels, stored.config, mpp=mpp, tile_um=tile_um, scale_table=scale_table)}
+    if cohort.bags is not None:
+        if split:
+            raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
+        sets = {"bags": labelled_bags(cohort, stored.config)}
+    elif cohort.given():  # opening the run's test set, which is counted, is not what was meant
+        raise InputError(f"{option_names(cohort.given())} came without --bags, the bags to read with it: give both")
     else:
         sets = run_splits(stored.config, split, mnist_dir, run)
-    own = bags is None and "cohort" in stored.config["data"]
+    own = cohort.bags is None and "cohort" in stored.config["data"]
     summary = evaluate_run(stored, sets, keep=own)
     if own:
         write_report(run)

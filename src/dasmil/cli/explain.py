@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from dasmil.cli.cohort_arguments import BagArguments
+
 if TYPE_CHECKING:
     from dasmil.explain.ground import Ground
     from dasmil.models.base import MILModel
@@ -19,7 +21,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 @app.default
 def explain(
     *run: Path,
-    bag: Path | None = None,
+    bag: str | None = None,
     slide: Path | None = None,
     data: str | None = None,
     protocol: str = "clean",
@@ -36,28 +38,30 @@ def explain(
     space_test: Flag = False,
     key_instances: Flag = False,
     gradient_bags: int = 0,
-    bags: Path | None = None,
-    labels: Path | None = None,
     limit: int | None = None,
-    mpp: str | None = None,
-    tile_um: float | None = None,
     mnist_dir: Path | None = None,
     json: Flag = False,
+    cohort: BagArguments = BagArguments(),  # noqa: B008
 ) -> int:
     """Explain one bag, or ask a whole run what it learned.
 
     Example: dasmil explain runs/mine --bag slide1.h5 --slide slide1.svs -o out/
 
+    Example: dasmil explain runs/mine --bag patient-17
+
     One bag gives a page (explanation.html) with map, pairs and distances, and the same as PNG, CSV, JSON and GeoJSON
     (for QuPath).
     Further questions: --distances, --space-test, --key-instances.
+    --bags gives other bags than those of the run: to find --bag in, or with --labels for --space-test. They are read as
+    the run's own were (columns, features, classes); what is given here counts before that.
 
     Parameters
     ----------
     run
         Run directory of dasmil train, or a model file; with --key-instances several, or folders of runs.
     bag
-        Feature file of the bag to explain.
+        The bag to explain: its feature file, or its name in the run's predictions.csv (so a patient with all slides, or
+        a bag of a table of cells), or its name among those of --bags.
     slide
         The slide it was made from, for the picture under the map; without it the map has a plain ground.
     data
@@ -92,16 +96,8 @@ def explain(
         Your own cohort needs files with a dataset key_instances; its locked test set is opened and counted.
     gradient_bags
         With --key-instances: score integrated gradients too, on this many bags (slow).
-    bags
-        With --space-test: a folder of feature files instead of built-in data, with --labels.
-    labels
-        CSV with slide and label for --bags.
     limit
         With --space-test and --key-instances: only the first this many bags.
-    mpp
-        Micrometres per level-0 pixel, where the feature file does not say.
-    tile_um
-        Edge of a tile in micrometres, where the feature file does not say.
     mnist_dir
         Folder with the four MNIST idx files.
     json
@@ -124,7 +120,7 @@ def explain(
     if distances:
         return ask.distances(first, output, json)
     if space_test or key_instances:
-        source = ask.Labelled(data, protocol, split, bags, labels, limit, mpp, tile_um, mnist_dir)
+        source = ask.Labelled(data, protocol, split, cohort, limit, mnist_dir)
         if space_test:
             return ask.space(first, source, output, json)
         from dasmil.cli.explain_keys import keys
@@ -132,14 +128,12 @@ def explain(
         return keys(run, source, gradient_bags, output, json)
     model = ask.model_of(first, seed)
     if bag is not None:
-        if not bag.exists():
-            raise InputError(f"{bag} does not exist: expected the feature file of a bag, as dasmil extract writes it")
-        chosen = ask.read_one(bag, mpp, tile_um)
+        chosen = ask.find_bag(first, seed, bag, cohort, mnist_dir)
     elif index is not None:
         chosen = ask.built_in(first, data, protocol, split or "test", index, mnist_dir)
     else:
         raise InputError(
-            "which bag? give --bag FILE, or --index NUMBER (with --data and --split) of a built-in data set"
+            "which bag? give --bag FILE or NAME, or --index NUMBER (with --data and --split) of a built-in data set"
         )
     folder = output if output is not None else Path(f"explanation-{chosen.bag_id.replace('/', '-')}")
     return _one_bag(
@@ -187,7 +181,9 @@ def _one_bag(
     if score not in explanation.scores:
         raise unknown_name("score", score, explanation.scores)
     _make(folder)
-    files = write_bundle(folder, model, bag, explanation, score=score, ground=ground, extra={"run": run.name})
+    joined = {"slides": bag.metadata["slides"]} if "slides" in bag.metadata else {}  # sections are in this order
+    extra = {"run": run.name, **joined}
+    files = write_bundle(folder, model, bag, explanation, score=score, ground=ground, extra=extra)
     if json:
         print(json_module.dumps(summary(explanation) | {"files": [str(file) for file in files]}, indent=2))
         return 0

@@ -95,7 +95,7 @@ def _check_known(run: Path, source: Labelled) -> None:
     from dasmil.data.store import open_h5
 
     cohort = run_data(run).get("cohort")
-    if cohort is None or source.bags is not None or source.data is not None:
+    if cohort is None or source.given.bags is not None or source.data is not None:
         return
     for file in sorted(Path(cohort["bags"]).rglob("*.h5")):
         with open_h5(file) as found:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasmil.errors import DataError, InputError
+from dasmil.data.tables import is_table
+from dasmil.errors import DataError, InputError, nearest
 
 if TYPE_CHECKING:
+    from dasmil.cli.cohort_arguments import BagArguments
     from dasmil.explain.ground import Ground
     from dasmil.models.base import MILModel
     from dasmil.types import Bag
@@ -51,7 +53,42 @@ def run_data(run: Path) -> dict[str, Any]:
     return dict(content.get("data") or {}) if isinstance(content, dict) else {}
 
 
-def read_one(path: Path, mpp: str | None, tile_um: float | None) -> Bag:
+def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
+    """A bag by its file, or by its name: among --bags if they are given, else among those that the run has scored."""
+    from dasmil.models.storage import find_model
+
+    path = Path(name)
+    folder = find_model(run if seed is None else run / f"seed-{seed}").parent
+    if given.bags is not None:
+        from dasmil.cli.cohort_source import read_alike
+
+        cohort = read_alike(run_data(folder.parent), given)
+        if name not in cohort.bag_ids:
+            raise InputError(f"{given.bags} has no bag {name!r}.{nearest(name, cohort.bag_ids, 3)}")
+        return cohort[cohort.bag_ids.index(name)]
+    if not path.is_file():
+        return _scored_bag(folder, name, mnist_dir)
+    if is_table(path):
+        raise InputError(f"{path} is a table of many bags: name one of them, --bag NAME --bags {path}")
+    return read_one(path, given)
+
+
+def _scored_bag(folder: Path, name: str, mnist_dir: Path | None) -> Bag:
+    """A bag that the model in this folder has scored."""
+    from dasmil.cli.sources import predicted_rows, run_loader
+
+    if not (folder / "predictions.csv").is_file():
+        raise InputError(f"{name} does not exist: expected the feature file of a bag, as dasmil extract writes it")
+    splits = {row["bag_id"]: row["split"] for row in predicted_rows(folder)}
+    if name not in splits:
+        raise InputError(
+            f"{name} does not exist: it is no file and no bag in {folder / 'predictions.csv'} "
+            f"(where those of a locked test set stand after dasmil evaluate).{nearest(name, splits, 3)}"
+        )
+    return run_loader(run_data(folder.parent), mnist_dir)(splits[name], name)
+
+
+def read_one(path: Path, given: BagArguments) -> Bag:
     """A bag from its file: our own format as it is, other tools' features brought to micrometres."""
     from dasmil.data.formats import probe_features
     from dasmil.data.store import open_h5, read_bag
@@ -67,14 +104,16 @@ def read_one(path: Path, mpp: str | None, tile_um: float | None) -> Bag:
         raise DataError(
             f"{path}: the bag has no coordinates, so nothing can be placed on a map; extract it again with positions"
         )
-    from dasmil.cli.sources import unlabelled_bags
+    from dasmil.cli.cohort_source import read_alike
 
-    return unlabelled_bags(path, mpp=mpp, tile_um=tile_um, scale_table=None)[0]
+    return read_alike({}, replace(given, bags=path))[0]
 
 
 def built_in(run: Path, data: str | None, protocol: str, split: str, index: int, mnist_dir: Path | None) -> Bag:
     """One bag of a built-in data set, by default the one that the run was trained on."""
-    bags = Labelled(data, protocol, split, None, None, None, None, None, mnist_dir).load(run)
+    from dasmil.cli.cohort_arguments import BagArguments
+
+    bags = Labelled(data, protocol, split, BagArguments(), None, mnist_dir).load(run)
     if not 0 <= index < len(bags):
         raise InputError(f"--index is {index}, but the split {split!r} has the bags 0 to {len(bags) - 1}")
     return bags[index]
@@ -99,23 +138,16 @@ class Labelled:
     data: str | None
     protocol: str
     split: str | None
-    bags: Path | None
-    labels: Path | None
+    given: BagArguments
     limit: int | None
-    mpp: str | None
-    tile_um: float | None
     mnist_dir: Path | None
 
     def load(self, run: Path) -> Sequence[Bag]:
         from dasmil.cli.sources import built_in_split, labelled_bags, run_splits
 
         known = run_data(run)
-        if self.bags is not None:
-            if self.labels is None:
-                raise InputError("--bags needs --labels, a CSV with slide and label")
-            bags = labelled_bags(
-                self.bags, self.labels, {"data": known}, mpp=self.mpp, tile_um=self.tile_um, scale_table=None
-            )
+        if self.given.bags is not None:
+            bags = labelled_bags(self.given, {"data": known})
         elif self.data is None and "cohort" in known:  # the bags that this run kept apart
             sets = run_splits({"data": known}, None if self.split is None else [self.split], None, run)
             parts = list(sets.values())
@@ -140,8 +172,8 @@ class Labelled:
 
     def describe(self, run: Path) -> str:
         known = run_data(run)
-        if self.bags is not None:
-            return str(self.bags)
+        if self.given.bags is not None:
+            return str(self.given.bags)
         if self.data is None and "cohort" in known:
             return f"the run's own bags, {self.split or 'all kept apart'}"
         protocol, split = self._set(known)
@@ -150,17 +182,18 @@ class Labelled:
     def state(self, run: Path) -> tuple[object, ...]:
         """What decides the figures beside `describe`: how bags are read, and their files; nothing for built-in data."""
         from dasmil.data.formats import find_feature_files
-        from dasmil.data.tables import is_table
 
         known = run_data(run)
-        if self.bags is None and (self.data is not None or "cohort" not in known):
+        given = self.given
+        if given.bags is None and (self.data is not None or "cohort" not in known):
             return ()
         cohort = known.get("cohort", {})
-        bags = self.bags or Path(cohort["bags"])
-        tables = [self.labels] if self.bags else [cohort.get(n) for n in ("labels", "slide_table", "scale_table")]
+        bags = given.bags or Path(cohort["bags"])
+        names = ("labels", "slide_table", "scale_table")
+        tables = [getattr(given, n) if given.bags else cohort.get(n) for n in names]
         files = [*([bags] if is_table(bags) else find_feature_files(bags)), *(Path(t) for t in tables if t)]
         stamps = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
-        return self.mpp, self.tile_um, known, stamps
+        return {name: str(value) for name, value in given.given().items()}, known, stamps
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:

@@ -32,9 +32,16 @@ class SlideGround:
 
 def open_slide(path: Path, bag: Bag) -> tuple[Ground, float]:
     """The slide as the ground of a bag, with its level-0 pixels per unit; refused if it is not the bag's slide."""
+    from dasmil.data.match import shortened
     from dasmil.explain.ground import check_ground
     from dasmil.wsi.reader import Slide, fingerprint
 
+    slides = bag.metadata.get("slides", ())
+    if len(slides) > 1:
+        raise DataError(
+            f"bag {bag.bag_id!r} joins {len(slides)} slides ({shortened(slides)}), which have no picture in common: "
+            "show it without a slide"
+        )
     made_from = bag.metadata.get("source_fingerprint")
     if made_from and path.is_file() and fingerprint(path) != made_from:
         raise DataError(f"{path} is not the file that bag {bag.bag_id!r} was made from: its content differs")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dasmil.cli.cohort_arguments import BagArguments
+    from dasmil.data.cohort import Cohort
     from dasmil.types import Bag
 
 
@@ -57,6 +59,48 @@ def built_in_split(name: str, protocol: str, split: str, mnist_dir: Path | None)
     return load_dataset(name, protocol=protocol, split=split, **options)
 
 
+def _built_in_set(protocol: str, split: str) -> tuple[str, str]:
+    """Where the bags of a run's set are: `dasmil reproduce` scores clean bags too, whatever it trained on."""
+    if split in ("validation", "test-large"):
+        return "clean", {"validation": "val"}.get(split, split)
+    return protocol, split
+
+
+def predicted_rows(folder: Path) -> list[dict[str, str]]:
+    """The rows of a seed's predictions.csv: every bag that its model has scored."""
+    import csv
+
+    with open(folder / "predictions.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, str], Bag]:
+    """Reads a bag of the run by split and name; what it needs is opened once, at the first call."""
+    from functools import cache
+
+    from dasmil.errors import DataError, InputError
+
+    @cache
+    def members(split: str) -> tuple[Sequence[Bag], dict[str, int]]:
+        if "cohort" in data:
+            from dasmil.cli.cohort_source import run_cohort
+
+            cohort = run_cohort(data)
+            return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
+        if "name" not in data:
+            raise InputError("this run does not say where its bags are: give them with --bags")
+        bags = built_in_split(data["name"], *_built_in_set(data["protocol"], split), mnist_dir)
+        return bags, {bag.bag_id: k for k, bag in enumerate(bags)}
+
+    def load(split: str, bag_id: str) -> Bag:
+        bags, index = members("" if "cohort" in data else split)
+        if bag_id not in index:
+            raise DataError(f"bag {bag_id!r} is not where the run found it; put its file back")
+        return bags[index[bag_id]]
+
+    return load
+
+
 def run_splits(
     config: Mapping[str, Any], names: Sequence[str] | None, mnist_dir: Path | None, run: Path
 ) -> dict[str, Sequence[Bag]]:
@@ -75,19 +119,14 @@ def run_splits(
     return {name: built_in_split(data["name"], data["protocol"], name, mnist_dir) for name in names}
 
 
-def labelled_bags(
-    bags: Path,
-    labels: Path,
-    config: Mapping[str, Any],
-    *,
-    mpp: str | None,
-    tile_um: float | None,
-    scale_table: Path | None,
-) -> Sequence[Bag]:
+def labelled_bags(bags: BagArguments, config: Mapping[str, Any]) -> Cohort:
     """Feature files (or a table of cells) with their label table; read as the run's own, classes numbered alike."""
     from dasmil.cli.cohort_source import read_alike
+    from dasmil.errors import InputError
 
-    return read_alike(config["data"], bags, labels, mpp=mpp, tile_um=tile_um, scale_table=scale_table)
+    if bags.labels is None:
+        raise InputError("--bags needs --labels, a CSV with slide and label; to predict without labels: dasmil predict")
+    return read_alike(config["data"], bags)
 
 
 def unlabelled_bags(
@@ -97,9 +136,20 @@ def unlabelled_bags(
     tile_um: float | None,
     scale_table: Path | None,
     config: Mapping[str, Any] | None = None,
-) -> Sequence[Bag]:
+) -> Cohort:
     """Feature files, or a table of cells; with the configuration of a run they are read as its own were."""
+    from dasmil.cli.cohort_arguments import BagArguments
     from dasmil.cli.cohort_source import read_alike
+    from dasmil.data.tables import is_table
+    from dasmil.errors import InputError
 
     data = {} if config is None else config["data"]
-    return read_alike(data, bags, None, mpp=mpp, tile_um=tile_um, scale_table=scale_table)
+    if is_table(bags) and "bag_column" not in data.get("cohort", {}):
+        whose = (
+            "a model file does not say" if config is None else "this run does not say, because it had no such table,"
+        )
+        raise InputError(
+            f"{bags} is a table of cells, and {whose} which of its columns are what: "
+            f"give {'the run directory instead' if config is None else 'a folder of feature files'}"
+        )
+    return read_alike(data, BagArguments(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table))

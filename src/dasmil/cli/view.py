@@ -51,13 +51,14 @@ def view(
     model: Path
         A model file, instead of a run; needs --bags.
     bags: Path
-        Folder of feature files to show, with --model or instead of the bags of the run.
+        Folder of feature files to show, with --model or instead of the bags of the run; of a run that was trained on a
+        table of cells, another such table.
     slides: Path
         Folder with the slides; a slide belongs to the bag of the same name. Without it: a plain ground.
     seed: int
         Which seed of the run explains; default the first.
     split: list[str]
-        Which sets of the run to list; default all that it predicted, test sets first.
+        Which sets of the run to list; default all that it predicted, test sets first. Not with --bags.
     mpp: str
         Micrometres per level-0 pixel, where foreign feature files do not say.
     tile_um: float
@@ -80,6 +81,8 @@ def view(
         raise InputError("--model needs --bags, the folder of feature files to show")
     if not 0 <= port <= 65535:
         raise InputError(f"--port is {port}, expected 0 (a free one) to 65535")
+    if split and bags is not None:
+        raise InputError("--split names sets of the run, but --bags gives other bags to show: leave one of them out")
     if slides is not None and not slides.is_dir():
         raise InputError(f"{slides} is not a folder: --slides takes the folder that holds the slides")
     find_picture = _pictures(slides)
@@ -184,18 +187,16 @@ def _run_entries(
     mnist_dir: Path | None,
     find_picture: Callable[[Bag], Picture | None],
 ) -> list[Entry]:
-    import csv
-
+    from dasmil.cli.sources import predicted_rows, run_loader
     from dasmil.errors import unknown_name
     from dasmil.viewer.shelf import Entry
 
-    with open(folder / "predictions.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = predicted_rows(folder)
     known = sorted({row["split"] for row in rows}, key=lambda s: (not s.startswith("test"), s))
     for name in split or ():
         if name not in known:
             raise unknown_name("split", name, known)
-    load = _run_loader(data, mnist_dir)
+    load = run_loader(data, mnist_dir)
     return [
         Entry(
             bag_id=row["bag_id"],
@@ -210,42 +211,6 @@ def _run_entries(
         for row in rows
         if row["split"] == name
     ]
-
-
-def _built_in_set(protocol: str, split: str) -> tuple[str, str]:
-    """Where the bags of a run's set are: `dasmil reproduce` scores clean bags too, whatever it trained on."""
-    if split in ("validation", "test-large"):
-        return "clean", {"validation": "val"}.get(split, split)
-    return protocol, split
-
-
-def _run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, str], Bag]:
-    """Reads a bag of the run by split and name; what it needs is opened once, at the first call."""
-    from functools import cache
-
-    from dasmil.errors import DataError, InputError
-
-    @cache
-    def members(split: str) -> tuple[Sequence[Bag], dict[str, int]]:
-        from dasmil.cli.sources import built_in_split
-
-        if "cohort" in data:
-            from dasmil.cli.cohort_source import run_cohort
-
-            cohort = run_cohort(data)
-            return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
-        if "name" not in data:
-            raise InputError("this run does not say where its bags are: give them with --bags")
-        bags = built_in_split(data["name"], *_built_in_set(data["protocol"], split), mnist_dir)
-        return bags, {bag.bag_id: k for k, bag in enumerate(bags)}
-
-    def load(split: str, bag_id: str) -> Bag:
-        bags, index = members("" if "cohort" in data else split)
-        if bag_id not in index:
-            raise DataError(f"bag {bag_id!r} is not where the run found it; put its file back")
-        return bags[index[bag_id]]
-
-    return load
 
 
 def _classes_beside(model: Path) -> Sequence[str] | None:
@@ -270,6 +235,7 @@ def _folder_shelf(
     from dasmil.viewer.shelf import Entry, Shelf
 
     found = unlabelled_bags(bags, **scale)
-    names = found.bag_ids  # pyright: ignore[reportAttributeAccessIssue]
-    entries = [Entry(bag_id=name, load=lambda k=k: found[k], picture=find_picture) for k, name in enumerate(names)]
+    entries = [
+        Entry(bag_id=name, load=lambda k=k: found[k], picture=find_picture) for k, name in enumerate(found.bag_ids)
+    ]
     return Shelf(title, str(bags), load_model(model), entries, tuple(map(str, classes)) if classes else None)

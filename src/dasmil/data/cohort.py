@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import overload
 
@@ -11,7 +12,14 @@ import numpy as np
 import torch
 
 from dasmil.data.combine import join_sections, sample_instances
-from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
+from dasmil.data.formats import (
+    FeatureFile,
+    find_feature_files,
+    left_out_text,
+    probe_features,
+    read_features,
+    slide_name,
+)
 from dasmil.data.labels import LabelRow
 from dasmil.data.match import CohortReport, Found, Matched, found_in, match_labels
 from dasmil.data.scale import Scales
@@ -99,6 +107,20 @@ class Cohort(Sequence[Bag]):
                 found.setdefault(entry.split, []).append(i)
         return found
 
+    @cached_property
+    def positions(self) -> str:
+        """How positions were found: the rule of each kind of file, and how many scales its slides have."""
+        kinds: dict[str, list[FeatureFile]] = {}
+        stored: dict[str, None] = {}  # of bags in memory
+        for entry in self.entries:
+            for path in entry.paths:
+                file = read_features(path, self.scales.of(slide_name(path)), features=False)
+                brief = replace(file, coords=file.coords[:0], metadata={})
+                kinds.setdefault(file.probe.format, []).append(brief)
+            if not entry.paths:
+                stored |= {str(read().metadata.get("coords_rule", "stored")): None for read in entry.sources}
+        return "; ".join([*map(_placing, kinds.values()), *stored])
+
     def _read(self, entry: Entry) -> Bag:
         bags = [read() for read in entry.sources]
         bag = bags[0] if len(bags) == 1 else join_sections(entry.bag_id, bags)
@@ -167,6 +189,20 @@ def to_bag(file: FeatureFile, bag_id: str) -> Bag:
         if value is not None:
             metadata.setdefault(name, value)
     return Bag(features=file.features, coords=file.coords, unit="um", bag_id=bag_id, metadata=metadata, **optional)  # type: ignore[arg-type]
+
+
+def _placing(files: Sequence[FeatureFile]) -> str:
+    """The rule of slides of one kind; that of the first where they differ, with the range of their scales."""
+    rules = {file.placed for file in files}
+    text = files[0].placed
+    if len(rules) > 1:
+        scales = sorted({float(f"{file.mpp:g}") for file in files if file.mpp is not None})
+        if len(scales) > 1:
+            what = f"{len(scales)} different scales, {scales[0]:g} to {scales[-1]:g} um/px"
+        else:
+            what = f"{len(rules)} different {'tile sizes' if scales else 'scales or tile sizes'}"
+        text += f" in the first of {len(files)} slides, which have {what}"
+    return text + left_out_text(sum(file.left_out for file in files))
 
 
 def _file_source(path: Path, scales: Scales) -> Callable[[], Bag]:

@@ -59,7 +59,7 @@ def load_model(path: str | Path) -> MILModel:
     """The model of a file, or of the first seed (and fold) of a run directory, on the CPU and in evaluation mode."""
     from dasmil.models import MODELS
 
-    file = _find(Path(path))
+    file = find_model(Path(path))
     header, tensors = _read(file)
     name, options = _description(file, header)
     if name not in MODELS:
@@ -74,7 +74,8 @@ def load_model(path: str | Path) -> MILModel:
     return model.eval()
 
 
-def _find(path: Path) -> Path:
+def find_model(path: Path) -> Path:
+    """The model file that a path means: itself, or the first seed (of the first fold) of a run."""
     if path.is_file():
         return path
     if not path.exists():

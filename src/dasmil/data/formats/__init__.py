@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dasmil.data.formats.contents import FeatureFile, Probe
+from dasmil.data.formats.contents import FeatureFile, Probe, left_out_text
 from dasmil.data.formats.hdf5 import probe_hdf5, read_hdf5
 from dasmil.data.formats.slideflow import INDEX_SUFFIXES, probe_slideflow, read_slideflow
 from dasmil.data.scale import Scale
 from dasmil.errors import DataError, InputError
 
-__all__ = ["SUFFIXES", "FeatureFile", "Probe", "find_feature_files", "probe_features", "read_features", "slide_name"]
+__all__ = [
+    "SUFFIXES",
+    "FeatureFile",
+    "Probe",
+    "find_feature_files",
+    "left_out_text",
+    "probe_features",
+    "read_features",
+    "slide_name",
+]
 
 SUFFIXES = (".h5", ".hdf5", ".pt")
 
@@ -50,9 +59,13 @@ def probe_features(path: Path) -> Probe:
     return probe_slideflow(path) if path.suffix.lower() == ".pt" else probe_hdf5(path)
 
 
-def read_features(path: Path, scale: Scale | None = None) -> FeatureFile:
-    """Read one feature file; coordinates come back as micrometre centres, the rule that was used in ``rule``."""
+def read_features(path: Path, scale: Scale | None = None, *, features: bool = True) -> FeatureFile:
+    """Read one feature file; coordinates come back as micrometre centres, the rule that was used in ``rule``.
+
+    features: False leaves them out (the array is [n, 0]), which is quick.
+    """
     if path.name.endswith(INDEX_SUFFIXES):
         raise DataError(f"{path} is an index of positions, not a feature file: give the .pt file beside it")
     scale = scale or Scale()
-    return read_slideflow(path, scale) if path.suffix.lower() == ".pt" else read_hdf5(path, scale)
+    read = read_slideflow if path.suffix.lower() == ".pt" else read_hdf5
+    return read(path, scale, features=features)

@@ -33,16 +33,30 @@ class Probe:
 
 @dataclass(frozen=True)
 class FeatureFile:
-    """The instances of one slide: features [n, f], centres [n, 2] in micrometres, and how they were found."""
+    """The instances of one slide: features [n, f], centres [n, 2] in micrometres, and how they were found.
+
+    left_out: rows that were copies of tiles (augmented).
+    """
 
     probe: Probe
     features: np.ndarray
     coords: np.ndarray
     tile_um: float | None
     mpp: float | None
-    rule: str
+    placed: str
+    left_out: int = 0
     optional: dict[str, np.ndarray] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rule(self) -> str:
+        """How positions were found, and what was left out."""
+        return self.placed + left_out_text(self.left_out)
+
+
+def left_out_text(n: int) -> str:
+    """The end of a rule for files with augmented rows."""
+    return f"; {n} augmented copies of tiles left out" if n else ""
 
 
 def measured_stride(coords: np.ndarray) -> float:
@@ -50,11 +64,29 @@ def measured_stride(coords: np.ndarray) -> float:
 
     The nearest neighbour, and not the steps along an axis, because tools start a new grid for every piece of tissue.
     """
+    steps = _to_nearest(coords)
+    return float(np.median(np.hypot(*steps.T))) if len(steps) else float("nan")
+
+
+def shows_stride(coords: np.ndarray) -> bool:
+    """Whether the measured stride is a step of the grid: so it is if most tiles lie side by side, at least three.
+
+    Of tiles that are scattered over a grid the nearest is not the next one, and their distances differ.
+    """
+    steps = _to_nearest(coords)
+    stride = np.median(np.hypot(*steps.T)) if len(steps) else 1.0
+    beside = (np.abs(steps.max(1) - stride) <= 0.01 * stride) & (steps.min(1) <= 0.01 * stride)
+    return bool(beside.sum() >= 3 and 2 * beside.sum() > len(steps))
+
+
+def _to_nearest(coords: np.ndarray) -> np.ndarray:
+    """How far each place is from the nearest other one along x and y [n, 2]; empty for one place."""
     unique = np.unique(np.asarray(coords, dtype=np.float64), axis=0)
     if len(unique) < 2:
-        return float("nan")
-    distance, _ = KDTree(unique).query(unique, k=2)
-    return float(np.median(distance[:, 1]))
+        return np.empty((0, 2))
+    _, found = KDTree(unique).query(unique, k=2)
+    nearest = np.asarray(found)[:, 1]
+    return np.abs(unique[nearest] - unique)
 
 
 def need_scale(path: Path, format: str, what: str) -> InputError:
@@ -83,6 +115,11 @@ def pixel_scale(
     if scale.tile_um is None:
         raise need_scale(path, format, "level-0 pixels")
     edge, source = (tile_px, "declared tile") if tile_px else (measured_stride(coords), "measured stride")
-    if not np.isfinite(edge):
-        raise need_scale(path, format, "level-0 pixels (and one tile has no stride)")
+    if not tile_px and not shows_stride(coords):
+        tiles = "its one tile shows" if len(coords) == 1 else f"the {len(coords)} tiles show"
+        raise DataError(
+            f"{path}: the scale would be --tile-um / stride, but {tiles} no stride, which takes three or more side by "
+            "side and not scattered ones: give the um per pixel of this slide with --scale-table (CSV: slide, mpp), "
+            "or of all with --mpp"
+        )
     return scale.tile_um / edge, f"{scale.tile_um:g} um as given / {source} {edge:g} px"

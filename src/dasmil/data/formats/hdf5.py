@@ -16,6 +16,7 @@ from dasmil.errors import DataError
 
 HISTORIC_STRIDE_PX = 224
 HISTORIC_TILE_UM = 256.0
+OWN_RULE = "dasmil: um centres as stored"
 
 
 def probe_hdf5(path: Path) -> Probe:
@@ -26,22 +27,22 @@ def probe_hdf5(path: Path) -> Probe:
     return probe or _probe_own(path)
 
 
-def read_hdf5(path: Path, scale: Scale) -> FeatureFile:
-    """Read the file by the rule of the tool that wrote it."""
+def read_hdf5(path: Path, scale: Scale, *, features: bool = True) -> FeatureFile:
+    """Read the file by the rule of the tool that wrote it; features: False leaves these out."""
     with open_h5(path) as file:
         own = _is_own(file)
     if own:
-        return _read_own(path)
+        return _read_own(path) if features else _place_own(path)
     with open_h5(path) as file:
         probe = _probe(path, file)
-        features = _features(path, file)
+        stored = _features(path, file)
         if "coords" not in file:
             raise DataError(f"{path}: no dataset 'coords', so its instances have no positions; extract it again")
         coords = np.asarray(number_dataset(path, file, "coords"), dtype=np.float64)
         attributes = _attributes(file)
-        data = np.asarray(features, dtype=np.float32).reshape(probe.n, probe.in_features)
+        data = np.asarray(stored if features else np.empty((probe.n, 0)), dtype=np.float32).reshape(probe.n, -1)
         augmented = np.asarray(number_dataset(path, file, "augmented"), dtype=bool) if "augmented" in file else None
-    note = ""
+    left_out = 0
     if coords.ndim == 3 and coords.shape[0] == 1:
         coords = coords[0]
     if coords.ndim != 2 or coords.shape[1] < 2:
@@ -53,7 +54,7 @@ def read_hdf5(path: Path, scale: Scale) -> FeatureFile:
         if len(augmented) != probe.n:
             raise DataError(f"{path}: {probe.n} rows of features but {len(augmented)} of augmented")
         data, coords = data[~augmented], coords[~augmented]
-        note = f"; {int(augmented.sum())} augmented copies of tiles left out"
+        left_out = int(augmented.sum())
         if not len(data):
             raise DataError(f"{path}: every row is marked as augmented, so no tile is left; extract it again")
     rule = _RULES[probe.format]
@@ -64,7 +65,8 @@ def read_hdf5(path: Path, scale: Scale) -> FeatureFile:
         coords=centres.astype(np.float32),
         tile_um=tile_um,
         mpp=mpp,
-        rule=text + note,
+        placed=text,
+        left_out=left_out,
     )
 
 
@@ -126,10 +128,18 @@ def _read_own(path: Path) -> FeatureFile:
         coords=bag.coords.numpy(),
         tile_um=probe.tile_um,
         mpp=probe.mpp,
-        rule="dasmil: um centres as stored",
+        placed=OWN_RULE,
         optional=optional,
         metadata=dict(bag.metadata),
     )
+
+
+def _place_own(path: Path) -> FeatureFile:
+    probe = _probe_own(path)
+    with open_h5(path) as file:
+        coords = np.asarray(number_dataset(path, file, "coords"), dtype=np.float32)
+    empty = np.empty((probe.n, 0), np.float32)
+    return FeatureFile(probe, empty, coords, tile_um=probe.tile_um, mpp=probe.mpp, placed=OWN_RULE)
 
 
 def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
@@ -139,12 +149,11 @@ def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sca
         tile_px = own_um / own_mpp
     mpp, source = pixel_scale(path, "CLAM", coords, scale, tile_px, own_mpp)
     given = None if scale.tile_um is None else scale.tile_um / mpp
-    stride = measured_stride(coords)
     if tile_px is not None:
         edge, whence = tile_px, "declared"
     elif given is not None:
         edge, whence = given, "given"
-    elif np.isfinite(stride):
+    elif np.isfinite(stride := measured_stride(coords)):
         edge, whence = stride, "taken from the stride"
     else:
         edge, whence = 0.0, "unknown (a single tile), corner used"

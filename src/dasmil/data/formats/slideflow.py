@@ -38,8 +38,11 @@ def probe_slideflow(path: Path) -> Probe:
     )
 
 
-def read_slideflow(path: Path, scale: Scale) -> FeatureFile:
-    """Read a slideflow bag; the slide's um/px must be given, because slideflow does not store it."""
+def read_slideflow(path: Path, scale: Scale, *, features: bool = True) -> FeatureFile:
+    """Read a slideflow bag; the slide's um/px must be given, because slideflow does not store it.
+
+    features: False leaves them out.
+    """
     probe = probe_slideflow(path)
     coords = _index(path)
     if coords is None:
@@ -51,11 +54,11 @@ def read_slideflow(path: Path, scale: Scale) -> FeatureFile:
     tile_um = agreed(path, "tile_um", probe.tile_um, scale.tile_um)
     return FeatureFile(
         probe=probe,
-        features=_load(path).to(torch.float32).numpy(),
+        features=_load(path).to(torch.float32).numpy() if features else np.empty((probe.n, 0), np.float32),
         coords=(coords * mpp).astype(np.float32),
         tile_um=tile_um,
         mpp=mpp,
-        rule=f"slideflow: centre = level-0 px x mpp ({source})",
+        placed=f"slideflow: centre = level-0 px x mpp ({source})",
     )
 
 

@@ -43,7 +43,8 @@ def write_bundle(
         tiles = tiles_figure(layout, values, score, ground)
         files.append(folder / f"tiles-{score}.png")
         save_png(tiles, files[-1])
-    if bag.unit == "px" or layout.mpp is not None:
+    slides = len(bag.metadata.get("slides", ()))  # of a patient with several, level-0 pixels would fall on each other
+    if slides < 2 and (bag.unit == "px" or layout.mpp is not None):
         files.append(folder / "instances.geojson")
         write_geojson(files[-1], bag, explanation)
     page = folder / "explanation.html"

@@ -7,9 +7,13 @@ const get = (id) => document.getElementById(id);
 export class BagList {
   constructor(bags, classes, onPick) {
     this.bags = bags;
-    this.classes = classes;
     this.onPick = onPick;
     this.current = -1;
+    this.several = classes.length > 2; // then a bag's probability is that of its predicted class
+    if (this.several) {
+      get("sort").querySelector("[value=high]").textContent = "surest prediction first";
+      get("sort").querySelector("[value=low]").textContent = "least sure first";
+    }
     get("search").addEventListener("input", () => this.render());
     get("sort").addEventListener("change", () => this.render());
     get("list").addEventListener("keydown", (event) => {
@@ -24,8 +28,8 @@ export class BagList {
     const text = (b) => `${b.id} ${b.split ?? ""} ${b.label_name ?? ""} ${b.prediction_name ?? ""} ${b.patient ?? ""}`.toLowerCase();
     const rows = this.bags.filter((b) => words.every((w) => text(b).includes(w)));
     const p = (b) => b.probability ?? 0.5;
-    const several = this.classes.length > 2; // then the probability is that of the predicted class: wrong ones first, the surest on top
-    const error = (b) => (several ? (b.label === b.prediction ? 1 - p(b) : 1 + p(b)) : Math.abs((b.label > 0 ? 1 : 0) - p(b)));
+    // Of several classes: wrong ones first, the surest on top.
+    const error = (b) => (this.several ? (b.label === b.prediction ? 1 - p(b) : 1 + p(b)) : Math.abs((b.label > 0 ? 1 : 0) - p(b)));
     const miss = (b) => (b.label === null || b.probability === null ? -1 : error(b));
     const orders = { name: (a, b) => a.id.localeCompare(b.id), high: (a, b) => p(b) - p(a), low: (a, b) => p(a) - p(b),
                      wrong: (a, b) => miss(b) - miss(a), size: (a, b) => (b.n ?? 0) - (a.n ?? 0) };
