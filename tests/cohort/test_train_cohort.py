@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 from dasmil.cli import app, view
@@ -50,6 +51,9 @@ def test_split_train_evaluate_predict(made: Path, tmp_path: Path, capsys: pytest
     assert f"{len(held)} bags, opened 2 times" in (out / "report.html").read_text()
     assert read(out / "summary.json")["splits"]["test"] == answer["splits"]["test"]  # the report shows it
     assert f"Measured on test: {len(held)} bags" in (out / "report.html").read_text()
+    described = read(out / "data.json")["splits"]
+    assert {name: described[name] for name in used} == data["splits"]
+    assert described["test"]["bag_ids"] == held
     scored = list(csv.DictReader((out / "seed-1" / "predictions.csv").open()))
     assert [row["bag_id"] for row in scored if row["split"] == "test"] == held  # once, though evaluated twice
     assert len(scored) == 30
@@ -90,6 +94,43 @@ def test_evaluate_reads_the_tables_that_training_reads(
     with pytest.raises(InputError, match="--split names sets of the run, but --bags gives other bags"):
         run("evaluate", out, *bags, "--labels", short, "--split", "test")
     assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
+
+
+def test_a_bag_out_of_the_folder_of_a_run_is_explained_at_the_scale_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bags, labels = tmp_path / "clam", tmp_path / "labels.csv"
+    bags.mkdir()
+    features = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+    for i in range(12):
+        with h5py.File(bags / f"s{i}.h5", "w") as file:
+            file["features"] = features + i % 2
+            file["coords"] = [[512 * (k % 5), 512 * (k // 5)] for k in range(20)]
+    labels.write_text("\n".join(["slide,label", *(f"s{i},{('healthy', 'ill')[i % 2]}" for i in range(12))]))
+    scales = tmp_path / "scales.csv"
+    scales.write_text("\n".join(["slide,mpp", *(f"s{i},{0.25 if i else 0.5}" for i in range(12))]))
+    arguments = ("--model", "das-mil", "--epochs", 1, "--set", "starts=1", "--set", "restarts=0")
+    train = ("train", "--bags", bags, "--labels", labels, "--scale-table", scales, *arguments)
+    assert run(*train, "--out", tmp_path / "run") == 0
+    predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "run/seed-0/predictions.csv").open())}
+    name = "s0" if "s0" in predicted else next(iter(predicted))
+    capsys.readouterr()
+    assert run("explain", tmp_path / "run", "--bag", bags / f"{name}.h5", "-o", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert "Logit of class ill " in said.out
+    assert said.err == ""
+    assert read(tmp_path / "out/explanation.json")["logit"] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
+    rows = list(csv.DictReader((tmp_path / "out/instances.csv").open()))
+    step = 512 * (0.5 if name == "s0" else 0.25)
+    assert float(rows[1]["x_um"]) - float(rows[0]["x_um"]) == pytest.approx(step)
+    page = (tmp_path / "out/explanation.html").read_text()
+    assert "a part of the logit of class ill." in page
+    assert "of class ill, logit" in page
+
+    elsewhere = tmp_path / "other.h5"  # nobody said its scale
+    elsewhere.write_bytes((bags / "s1.h5").read_bytes())
+    with pytest.raises(InputError, match=r"CLAM files give positions in level-0 pixels .* give it with --mpp"):
+        run("explain", tmp_path / "run", "--bag", elsewhere)
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "explain"])

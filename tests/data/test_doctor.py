@@ -81,18 +81,26 @@ def test_every_illness(tmp_path: Path) -> None:
     write(bags, "nan", features=values)
     write(bags, "sparse", grid(step=1024.0))
     write(bags, "overlap", grid(step=128.0))
+    write(bags, "scattered", grid()[[0, 3, 14, 23]])
+    places = grid()
+    places[5, 1] = np.nan
+    write(bags, "nowhere", places)
+    with h5py.File(bags / "nowhere-clam.h5", "w") as file:  # of CLAM's files the stride is measured
+        file["features"], file["coords"] = values, places
     write(bags, "double", np.concatenate([grid(), grid()[:2]]))
     write(bags, "count", features=values[:20])
     (bags / "broken.h5").write_bytes(b"no HDF5 at all")
-    result = check(bags)
+    result = check(bags, scales=Scales(table={"nowhere-clam": Scale(mpp=1)}))
     illnesses = found(result)
-    assert illnesses["NaN features"] == ("error", ("nan",))
+    assert illnesses["NaN coordinates"] == ("error", ("nowhere-clam", "nowhere"))
+    assert illnesses["NaN features"] == ("error", ("nan", "nowhere-clam"))
     assert illnesses["count mismatch"] == ("error", ("count",))
     assert illnesses["unreadable"] == ("error", ("broken",))
     assert illnesses["duplicated coordinates"] == ("warning", ("double",))
     assert illnesses["stride against tile"][0] in ("error", "warning")
-    strides = {finding.level: finding.slides for finding in result.findings if finding.check == "stride against tile"}
-    assert strides == {"error": ("sparse",), "warning": ("overlap",)}
+    strides = [(f.level, f.slides) for f in result.findings if f.check == "stride against tile"]
+    assert sorted(strides) == [("error", ("sparse",)), ("warning", ("overlap",))]
+    assert illnesses["scattered tiles"] == ("warning", ("scattered",))
     assert not result.healthy
 
 

@@ -64,7 +64,11 @@ def test_scattered_tiles_show_no_stride_that_tile_um_could_scale(tmp_path: Path)
         shown = "its one tile shows no stride" if n == 1 else f"the {n} tiles show no stride"
         with pytest.raises(DataError, match=rf"{n}\.h5.*{shown}.*--scale-table \(CSV: slide, mpp\)"):
             read_features(path, Scale(tile_um=128))
-        assert read_features(path, Scale(mpp=0.25)).mpp == 0.25
+        alone = read_features(path, Scale(mpp=0.25))
+        assert alone.mpp == 0.25
+        assert alone.tile_um is None  # and not the distance of the nearest
+        np.testing.assert_allclose(alone.coords, places * 128)
+        assert "tile 0 px unknown (too few or scattered tiles), corner used" in alone.rule
         declared = write(tmp_path / "d.h5", {"features": np.ones((n, 3), np.float32), "coords": places * 512},
                          coords={"patch_size": 512})  # fmt: skip
         assert read_features(declared, Scale(tile_um=128)).mpp == 0.25

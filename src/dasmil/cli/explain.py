@@ -142,6 +142,7 @@ def explain(
         chosen,
         ask.ground_of(chosen, slide),
         folder,
+        seed=seed,
         score=score,
         method=method,
         target=target,
@@ -158,6 +159,7 @@ def _one_bag(
     ground: Ground | None,
     folder: Path,
     *,
+    seed: int | None,
     score: str,
     method: str,
     target: int | None,
@@ -170,20 +172,23 @@ def _one_bag(
     from rich.console import Console
     from rich.table import Table
 
+    from dasmil.cli import explain_questions as ask
     from dasmil.errors import unknown_name
     from dasmil.explain import explain as account
     from dasmil.explain.export import summary
     from dasmil.explain.ground import UNIT_SYMBOL
     from dasmil.report.explanation.bundle import write_bundle
+    from dasmil.report.words import class_name
 
     wanted = True if score == "attention" else attention
     explanation = account(model, bag, method=method, target=target, top=top, attention=wanted)
     if score not in explanation.scores:
         raise unknown_name("score", score, explanation.scores)
     _make(folder)
+    classes = [str(name) for name in ask.run_data(ask.seed_folder(run, seed).parent).get("classes") or ()]
     joined = {"slides": bag.metadata["slides"]} if "slides" in bag.metadata else {}  # sections are in this order
     extra = {"run": run.name, **joined}
-    files = write_bundle(folder, model, bag, explanation, score=score, ground=ground, extra=extra)
+    files = write_bundle(folder, model, bag, explanation, score=score, ground=ground, classes=classes, extra=extra)
     if json:
         print(json_module.dumps(summary(explanation) | {"files": [str(file) for file in files]}, indent=2))
         return 0
@@ -191,7 +196,7 @@ def _one_bag(
     total = float(explanation.contributions.double().sum())
     console.print(f"{bag.bag_id}: {len(bag):,} instances, {model.name}, method {explanation.method}", highlight=False)
     console.print(
-        f"Logit of class {explanation.target} {explanation.logit:+.4f} = {explanation.bias:+.4f} "
+        f"Logit of class {class_name(explanation.target, classes)} {explanation.logit:+.4f} = {explanation.bias:+.4f} "
         f"{total:+.4f} from instances (rest {explanation.residual:+.1e})",
         highlight=False,
     )

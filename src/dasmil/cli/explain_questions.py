@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,13 @@ def model_of(run: Path, seed: int | None) -> MILModel:
     return load_model(folder)
 
 
+def seed_folder(run: Path, seed: int | None) -> Path:
+    """The folder of the model that explains; the run (or fold) that it belongs to is its parent."""
+    from dasmil.models.storage import find_model
+
+    return find_model(run if seed is None else run / f"seed-{seed}").parent
+
+
 def run_data(run: Path) -> dict[str, Any]:
     """What a run notes about the origin of its data; empty for a model file."""
     config = run / "config.json"
@@ -55,10 +62,8 @@ def run_data(run: Path) -> dict[str, Any]:
 
 def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
     """A bag by its file, or by its name: among --bags if they are given, else among those that the run has scored."""
-    from dasmil.models.storage import find_model
-
     path = Path(name)
-    folder = find_model(run if seed is None else run / f"seed-{seed}").parent
+    folder = seed_folder(run, seed)
     if given.bags is not None:
         from dasmil.cli.cohort_source import read_alike
 
@@ -70,7 +75,18 @@ def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_
         return _scored_bag(folder, name, mnist_dir)
     if is_table(path):
         raise InputError(f"{path} is a table of many bags: name one of them, --bag NAME --bags {path}")
-    return read_one(path, given)
+    return read_one(path, _with_scale_of(run_data(folder.parent), path, given))
+
+
+def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagArguments) -> BagArguments:
+    """What is given, and for a file out of the run's own folder the scale that the run was given for it."""
+    noted = data.get("cohort", {})
+    names = ("mpp", "tile_um", "scale_table")
+    if any(getattr(given, name) is not None for name in names) or "bags" not in noted:
+        return given
+    if not path.resolve().is_relative_to(Path(noted["bags"]).resolve()):
+        return given
+    return replace(given, **{name: noted[name] for name in names if name in noted})
 
 
 def _scored_bag(folder: Path, name: str, mnist_dir: Path | None) -> Bag:
@@ -104,9 +120,7 @@ def read_one(path: Path, given: BagArguments) -> Bag:
         raise DataError(
             f"{path}: the bag has no coordinates, so nothing can be placed on a map; extract it again with positions"
         )
-    from dasmil.cli.cohort_source import read_alike
-
-    return read_alike({}, replace(given, bags=path))[0]
+    return replace(given, bags=path).load()[0]
 
 
 def built_in(run: Path, data: str | None, protocol: str, split: str, index: int, mnist_dir: Path | None) -> Bag:

@@ -14,10 +14,7 @@ from dasmil.cli.engine_arguments import EngineArguments
 if TYPE_CHECKING:
     from dasmil.wsi.cohort import Summary
 
-app = App(
-    name="extract",
-    help_epilogue="Example: dasmil extract slides/*.svs -o bags/ --encoder ctranspath --weights ctranspath.pth",
-)
+app = App(name="extract")
 
 
 @app.default

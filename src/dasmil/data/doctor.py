@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
-from dasmil.data.formats.contents import measured_stride
+from dasmil.data.formats.contents import measured_stride, shows_stride
 from dasmil.data.labels import LabelRow, as_number
 from dasmil.data.match import Matched, check_trainable, found_in, match_labels, one_class_parts, shortened
 from dasmil.data.scale import Scale, Scales
@@ -111,6 +111,12 @@ def _check_contents(file: FeatureFile, scale: Scale, row: dict[str, Any]) -> Ite
         ratio = stride / file.tile_um
         if ratio < 0.99:
             yield "warning", "stride against tile", f"tiles of {file.tile_um:g} um overlap: stride {stride:g} um"
+        elif ratio > 1.45 and not shows_stride(file.coords):
+            yield (
+                "warning",
+                "scattered tiles",
+                f"tiles of {file.tile_um:g} um lie {stride:g} um apart: they are scattered, or the scale is wrong",
+            )
         elif ratio > 1.45:  # the diagonal of a grid is 1.41: sparse tissue stays below
             yield (
                 "error",

@@ -231,10 +231,9 @@ def _unique(labels: Sequence[LabelRow]) -> tuple[dict[str, LabelRow], list[str]]
         elif known == row:
             repeated.append(row.slide)
         else:
-            raise DataError(
-                f"slide {row.slide!r} is listed twice with different values: label {known.label} and {row.label}, "
-                f"patient {known.patient} and {row.patient}, split {known.split} and {row.split}; keep one row"
-            )
+            values = ((name, getattr(known, name), getattr(row, name)) for name in ("label", "patient", "split"))
+            different = ", ".join(f"{name} {one} and {other}" for name, one, other in values if one != other)
+            raise DataError(f"slide {row.slide!r} is listed twice with different values: {different}; keep one row")
     return rows, repeated
 
 

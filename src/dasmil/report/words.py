@@ -32,6 +32,11 @@ def plural(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def class_name(number: int, names: Sequence[str] = ()) -> str:
+    """The name of a class, or its number where classes have no names."""
+    return names[number] if number < len(names) else str(number)
+
+
 def bags_text(n: int, patients: int | None = None) -> str:
     """ "40 bags of 20 patients"; without the patients where every bag has its own, or they are not known."""
     return plural(n, "bag") + (f" of {plural(patients, 'patient')}" if patients is not None and patients < n else "")

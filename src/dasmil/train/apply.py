@@ -64,7 +64,7 @@ def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]], *, keep: boo
         parts = [read_json(folder / "summary.json")["threshold"] for folder in run.folders]
         thresholds = [value for part in parts for value in part["per_seed"]]
         threshold = {"ensemble": float(np.mean([part["ensemble"] for part in parts])), **threshold}
-    splits, rows = {}, [[] for _ in models]
+    splits, described, rows = {}, {}, [[] for _ in models]
     for name, bags in sets.items():
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name)
         _check_fits(models[0], feed.facts)
@@ -77,10 +77,11 @@ def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]], *, keep: boo
             patients=feed.facts.patients,
             ensemble_threshold=threshold["ensemble"],
         )
+        described[name] = feed.facts.describe()
         for part, values in zip(rows, logits, strict=True):
             part += prediction_rows(name, feed, values, models[0].n_classes)
     if keep and run.folders == (run.path,):
-        add_scored(run, splits, rows)
+        add_scored(run, splits, described, rows)
     return {
         "splits": splits,
         "threshold": threshold,

@@ -88,13 +88,17 @@ def _at_chance(
     return found
 
 
-def add_scored(run: StoredRun, splits: Mapping[str, Any], rows: Sequence[list[dict[str, Any]]]) -> None:
-    """Put sets that were scored after training into a run: summary.json, and rows of each seed's predictions.csv."""
+def add_scored(
+    run: StoredRun, splits: Mapping[str, Any], described: Mapping[str, Any], rows: Sequence[list[dict[str, Any]]]
+) -> None:
+    """Put sets that were scored after training into a run: its summary, its data.json, and each seed's predictions."""
     summary = read_json(run.path / "summary.json")
     known = summary["splits"]
     for seed, new in zip(run.seeds, rows, strict=True):
         file = run.path / f"seed-{seed}" / "predictions.csv"
         _write_predictions(file, [*_stored_rows(file, known.keys() - splits.keys()), *new])
+    data = read_json(run.path / "data.json")
+    write_json(run.path / "data.json", {**data, "splits": {**data["splits"], **described}})
     write_json(run.path / "summary.json", {**summary, "splits": {**known, **splits}})
 
 

@@ -80,8 +80,9 @@ def shows_stride(coords: np.ndarray) -> bool:
 
 
 def _to_nearest(coords: np.ndarray) -> np.ndarray:
-    """How far each place is from the nearest other one along x and y [n, 2]; empty for one place."""
+    """How far each place is from the nearest other one along x and y [n, 2]; empty for one place; NaN is no place."""
     unique = np.unique(np.asarray(coords, dtype=np.float64), axis=0)
+    unique = unique[np.isfinite(unique).all(axis=1)]
     if len(unique) < 2:
         return np.empty((0, 2))
     _, found = KDTree(unique).query(unique, k=2)

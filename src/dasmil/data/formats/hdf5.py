@@ -9,7 +9,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dasmil.data.formats.contents import FeatureFile, Probe, agreed, measured_stride, need_scale, pixel_scale
+from dasmil.data.formats.contents import (
+    FeatureFile,
+    Probe,
+    agreed,
+    measured_stride,
+    need_scale,
+    pixel_scale,
+    shows_stride,
+)
 from dasmil.data.scale import Scale
 from dasmil.data.store import FORMAT, number_dataset, open_h5, plain, read_bag, read_bag_info
 from dasmil.errors import DataError
@@ -153,10 +161,10 @@ def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sca
         edge, whence = tile_px, "declared"
     elif given is not None:
         edge, whence = given, "given"
-    elif np.isfinite(stride := measured_stride(coords)):
-        edge, whence = stride, "taken from the stride"
+    elif shows_stride(coords):
+        edge, whence = measured_stride(coords), "taken from the stride"
     else:
-        edge, whence = 0.0, "unknown (a single tile), corner used"
+        edge, whence = 0.0, "unknown (too few or scattered tiles), corner used"
     text = f"CLAM: centre = (level-0 px top left + tile/2) x mpp ({source}; tile {edge:g} px {whence})"
     return (coords + edge / 2) * mpp, edge * mpp or None, mpp, text
 

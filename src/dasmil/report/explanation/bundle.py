@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dasmil.explain.contributions import both_ways
@@ -24,9 +25,13 @@ def write_bundle(
     *,
     score: str = "contribution",
     ground: Ground | None = None,
+    classes: Sequence[str] = (),
     extra: dict[str, object] | None = None,
 ) -> list[Path]:
-    """Write page, PNG maps, CSV, JSON and, where level-0 pixels are known, GeoJSON; returns the files, page first."""
+    """Write page, PNG maps, CSV, JSON and, where level-0 pixels are known, GeoJSON; returns the files, page first.
+
+    classes: their names, for the page.
+    """
     layout = layout_of(bag, ground)
     values = explanation.scores[score].double().cpu().numpy()
     files = [folder / f"map-{score}.png", folder / "instances.csv", folder / "explanation.json"]
@@ -50,6 +55,6 @@ def write_bundle(
     page = folder / "explanation.html"
     write_page(
         page, model, bag, explanation, score=score, picture=picture, tiles=tiles, lines=bool(joined),
-        pictured=ground is not None, files=[file.name for file in files], extra=extra,
+        pictured=ground is not None, classes=classes, files=[file.name for file in files], extra=extra,
     )  # fmt: skip
     return [page, *files]

@@ -18,6 +18,7 @@ from dasmil.models.base import MILModel
 from dasmil.report.explanation.heatmap import SCORE_LABELS, is_signed
 from dasmil.report.explanation.phi import phi_figure
 from dasmil.report.style import css_variables, to_svg
+from dasmil.report.words import class_name
 from dasmil.types import Bag, Explanation
 
 SHOWN_PAIRS, SHOWN_INSTANCES = 15, 10
@@ -34,13 +35,14 @@ def write_page(
     tiles: Figure | None,
     lines: bool,
     pictured: bool,
+    classes: Sequence[str] = (),
     files: Sequence[str] = (),
     extra: dict[str, object] | None = None,
 ) -> None:
     """Write the page around a map of `score` and, where there are any, pictures of tiles.
 
-    lines: whether pairs are joined on the map; pictured: whether there is a slide under it; extra: more of the folded
-    configuration.
+    lines: whether pairs are joined on the map; pictured: whether there is a slide under it; classes: their names;
+    extra: more of the folded configuration.
     """
     environment = Environment(
         loader=PackageLoader("dasmil.report.explanation", "."),
@@ -61,9 +63,9 @@ def write_page(
     text = environment.get_template("page.html").render(
         bag_id=bag.bag_id,
         css=css_variables(),
-        sentence=_sentence(model, bag, explanation),
+        sentence=_sentence(model, bag, explanation, classes),
         result=_result(model, explanation),
-        result_note=_result_note(model, explanation),
+        result_note=_result_note(model, explanation, classes),
         sum_line=_sum_line(explanation),
         map=to_svg(picture, f"Map of {SCORE_LABELS.get(score, score)}"),
         map_note=_map_note(score, lines, pictured),
@@ -91,11 +93,11 @@ def _count(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-def _sentence(model: MILModel, bag: Bag, explanation: Explanation) -> str:
-    label = "" if bag.label is None else f" Its label is {bag.label}."
+def _sentence(model: MILModel, bag: Bag, explanation: Explanation, classes: Sequence[str]) -> str:
+    label = "" if bag.label is None else f" Its label is {class_name(bag.label, classes)}."
     return (
         f"What made the {model.name} model decide as it did on this bag of {_count(len(bag), 'instance')}: every "
-        f"number below is a part of the logit of class {explanation.target}.{label}"
+        f"number below is a part of the logit of class {class_name(explanation.target, classes)}.{label}"
     )
 
 
@@ -106,8 +108,9 @@ def _result(model: MILModel, explanation: Explanation) -> str:
     return f"logit {explanation.logit:+.3f}"
 
 
-def _result_note(model: MILModel, explanation: Explanation) -> str:
-    return f"of class {explanation.target}" + (f", logit {explanation.logit:+.3f}" if model.n_classes == 2 else "")
+def _result_note(model: MILModel, explanation: Explanation, classes: Sequence[str]) -> str:
+    name = class_name(explanation.target, classes)
+    return f"of class {name}" + (f", logit {explanation.logit:+.3f}" if model.n_classes == 2 else "")
 
 
 def _sum_line(explanation: Explanation) -> str:
