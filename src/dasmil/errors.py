@@ -31,9 +31,9 @@ class BackendError(DasmilError, RuntimeError):
     """A compute backend that was asked for by name and cannot run here."""
 
 
-def unknown_name(kind: str, found: str, known: Iterable[str]) -> InputError:
+def unknown_name(kind: str, found: object, known: Iterable[str]) -> InputError:
     """The error for a name that is in no table, with the nearest known name suggested."""
     names = sorted(known)
-    near = difflib.get_close_matches(found, names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(found, names, n=1, cutoff=0.4) if isinstance(found, str) else []
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {kind} {found!r}.{hint} Known: {', '.join(names)}")
