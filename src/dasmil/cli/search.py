@@ -109,7 +109,7 @@ def search(
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}, expected at least 1")
     rounds = source.rounds()
-    if len(rounds) > 1:
+    if len(rounds) > 1 and not (out / "search.json").exists():
         check_kind(out, len(rounds))
     for splits in rounds:
         if splits.val is None or not len(splits.val):
@@ -180,16 +180,20 @@ def _check_folders(out: Path, folders: list[Path]) -> None:
 
 
 def _remove_earlier(out: Path, made_with: dict[str, str]) -> None:
-    """Remove the runs of an earlier search in this folder that had other settings or bags."""
+    """Remove the runs of an earlier search in this folder that had other settings or bags, and the summary over them."""
     import shutil
 
     from dasmil.train.run_dir import read_json
 
     if not (out / "search.json").exists():
         return
-    earlier = read_json(out / "search.json")["rounds"]
-    for name, round_ in zip(_run_names(len(earlier)), earlier, strict=True):
-        if (out / name).exists() and made_with.get(name) != round_.get("made_with"):
+    rounds = read_json(out / "search.json")["rounds"]
+    earlier = {name: round_.get("made_with") for name, round_ in zip(_run_names(len(rounds)), rounds, strict=True)}
+    if len(rounds) > 1 and earlier != made_with:
+        for name in ("summary.json", "report.html"):
+            (out / name).unlink(missing_ok=True)
+    for name, mark in earlier.items():
+        if (out / name).exists() and made_with.get(name) != mark:
             shutil.rmtree(out / name)
             print(f"Replaced: {out / name}, of an earlier search with other settings or bags", file=sys.stderr)
 
