@@ -203,7 +203,8 @@ def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from dasmil.engine.locks import *\n"
         "with own_mark(Path(sys.argv[1]), 'slides') as mark:\n"
-        "    mark_folder(mark).mkdir(); (mark_folder(mark) / 'a.json').touch(); print(mark, flush=True); time.sleep(600)"
+        "    mark_folder(mark).mkdir(); (mark_folder(mark) / 'a.json').touch(); print(mark, flush=True)\n"
+        "    time.sleep(600)"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(2)

@@ -261,7 +261,8 @@ def test_what_is_no_run_is_said(tmp_path, finished):
 def test_summary_over_folds(tmp_path, capsys):
     for k in range(3):
         dasmil.fit("max-pool", toy_bags(12, seed=k), toy_bags(8, seed=10 + k, prefix=f"val{k}"), epochs=2, seeds=2,
-                   out=tmp_path / f"fold-{k}", tests={"test": toy_bags(10, seed=20 + k, prefix=f"test{k}")})  # fmt: skip
+                   out=tmp_path / f"fold-{k}",
+                   tests={"test": toy_bags(10, seed=20 + k, prefix=f"test{k}")})  # fmt: skip
     summary = write_fold_summary(tmp_path, 3)
     folds = [json.loads((tmp_path / f"fold-{k}" / "summary.json").read_text()) for k in range(3)]
     values = [f["splits"]["test"]["mean"]["auroc"] for f in folds]

@@ -182,7 +182,7 @@ def _check_folders(out: Path, folders: list[Path]) -> None:
 
 
 def _remove_earlier(out: Path, made_with: dict[str, str]) -> None:
-    """Remove the runs of an earlier search in this folder that had other settings or bags, and the summary over them."""
+    """Remove the runs of an earlier search in this folder with other settings or bags, and the summary over them."""
     import shutil
 
     from dasmil.train.run_dir import read_json

@@ -70,7 +70,7 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
 def read_predictions(
     run: Path, split: str
 ) -> tuple[NDArray[np.int64], list[NDArray[np.float64]], list[str], list[str]]:
-    """From predictions.csv of a split: labels [n], per seed probabilities [n] (or [n, classes]), patients [n], bags [n].
+    """From predictions.csv: labels [n] of a split, probabilities per seed [n] or [n, classes], patients [n], bags [n].
 
     A bag without a patient (in older files: every bag) is its own.
     """
