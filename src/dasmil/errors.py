@@ -31,13 +31,13 @@ class BackendError(DasmilError, RuntimeError):
     """A compute backend that was asked for by name and cannot run here."""
 
 
-def unknown_name(kind: str, found: str, known: Iterable[str]) -> InputError:
+def unknown_name(kind: str, found: object, known: Iterable[str]) -> InputError:
     """The error for a name that is in no table, with the nearest known name suggested."""
     names = sorted(known)
     return InputError(f"unknown {kind} {found!r}.{nearest(found, names)} Known: {', '.join(names)}")
 
 
-def nearest(found: str, known: Iterable[str], most: int = 1) -> str:
+def nearest(found: object, known: Iterable[str], most: int = 1) -> str:
     """The nearest known names as a question, with a blank before it; nothing where none is near."""
-    near = difflib.get_close_matches(found, list(known), n=most, cutoff=0.4)
+    near = difflib.get_close_matches(found, list(known), n=most, cutoff=0.4) if isinstance(found, str) else []
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

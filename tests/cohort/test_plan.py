@@ -94,6 +94,49 @@ def test_impossible_sizes_are_refused_at_once(
         app(["plan", *arguments], exit_on_error=False, result_action="return_value")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "0"], "seeds is 0, expected at least 1"),
+        (["--threads=-1"], "threads is -1, expected at least 1"),
+        (["--memory-gb", "nan"], "memory_gb is nan, expected the memory that may be used, above 0"),
+        (["--memory-gb=-2"], "memory_gb is -2, expected"),
+        (["--set", "lr=abc"], "^training setting lr: "),
+        (["--set", "device=foo"], "^training setting device: .*found 'foo'"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_measured(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "measure", lambda *_, **__: pytest.fail("measured"))
+    with pytest.raises(InputError, match=message):
+        app(["plan", "--sizes", "400", *arguments], exit_on_error=False, result_action="return_value")
+
+
+def test_small_bags_do_not_hide_what_large_ones_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below some thousand instances the memory of a step is not seen beside that of the program."""
+    hidden = 30 * MB
+    monkeypatch.setattr(
+        plan_module, "measure",
+        lambda model, n, width, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, max(0, 20_000 * n - hidden)),
+    )  # fmt: skip
+    plan = make_plan("das-mil", [30, 50], 8, memory_gb=4)
+    assert [probe.n for probe in plan.probes] == [256, 512, 1024, 8192]
+    fits = (4096 - 300) * MB / (20_000 * (1 - hidden / (20_000 * 8192)) + 3 * 4 * 10)  # a line through the last probe
+    assert plan.largest_bag == pytest.approx(fits, rel=0.02)
+    monkeypatch.setattr(plan_module, "measure", lambda model, n, width, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, 0))
+    app(["plan", "--sizes", "30", "--in-features", "8", "--memory-gb", "4"], exit_on_error=False,
+        result_action="return_value")  # fmt: skip
+    assert "largest bag         10,000,000 or more instances fit into 4.0 GB" in capsys.readouterr().out
+
+
+def test_a_probe_needs_no_validation_bags() -> None:
+    settings = {"selection": "best-val", "early_stopping": 3}
+    assert measure("mean-pool", 100, 8, settings=settings, threads=1).n == 100
+
+
 def test_one_bag_is_named_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fake(monkeypatch)
     app(["plan", "--sizes", "4000", "--memory-gb", "2"], exit_on_error=False, result_action="return_value")

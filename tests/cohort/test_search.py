@@ -20,6 +20,7 @@ from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
 from dasmil.train.fit import TrainedRun, fit
+from dasmil.train.run_dir import StoredRun
 from dasmil.train.search import Question, Trial, bags_state, check_search, parse_grid, search, train_trials
 from dasmil.types import Bag
 
@@ -125,6 +126,11 @@ def test_nested_command(made: Path, tmp_path: Path) -> None:
         config = json.loads((tmp_path / "s" / f"fold-{k}" / "config.json").read_text())
         assert config["training"]["lr"] == round_["chosen"]["lr"]
     assert json.loads((tmp_path / "s" / "summary.json").read_text())["splits"]["test"]["n"] == 30
+    arguments[arguments.index("--folds") : arguments.index("--grid")] = []  # the same folder, no longer nested
+    app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+    left = {path.name for path in (tmp_path / "s").iterdir()}
+    assert left & {"best", "search.json", "summary.json", "report.html", "fold-0"} == {"best", "search.json"}
+    assert StoredRun.read(tmp_path / "s" / "best").seeds == (0, 1)
 
 
 def test_another_winner_replaces_the_earlier_one(
@@ -161,10 +167,18 @@ def test_another_winner_replaces_the_earlier_one(
 def test_folds_of_an_earlier_search_go_where_they_differ_or_are_too_many(tmp_path: Path) -> None:
     for name in ("fold-0", "fold-1", "fold-2", "best"):
         (tmp_path / name).mkdir()
+    for name in ("summary.json", "report.html"):
+        (tmp_path / name).touch()
     rounds = [{"made_with": mark} for mark in "abc"]
     (tmp_path / "search.json").write_text(json.dumps({"rounds": rounds}))
+    _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "b", "fold-2": "c"})
+    assert len(list(tmp_path.iterdir())) == 7, "the same search: all stays"
     _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "z"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "fold-0", "search.json"]
+    (tmp_path / "summary.json").touch()  # of a run beside `best/` that no search made
+    (tmp_path / "search.json").write_text(json.dumps({"rounds": rounds[:1]}))
+    _remove_earlier(tmp_path, {"best": "z"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fold-0", "search.json", "summary.json"]
 
 
 def test_grid_names_are_checked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -200,6 +201,13 @@ def test_a_folder_holds_a_plain_run_or_one_number_of_folds(made: Path, tmp_path:
         with pytest.raises(InputError, match=r"another run \(a cross-validation of 3 folds, not 4\)"):
             run(*command, "--folds", 4, "--out", folded, *more)
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    (folded / "summary.json").unlink()  # as when only one fold was begun
+    for name in ("fold-1", "fold-2"):
+        shutil.rmtree(folded / name)
+    for more in (("--resume",), ("--resume", "--jobs", 2)):
+        with pytest.raises(InputError, match=r"of 3 folds, not 4\): give --folds 3, or choose another folder"):
+            run(*command, "--folds", 4, "--out", folded, *more)
+    assert run(*command, "--folds", 3, "--out", folded, "--resume") == 0
 
 
 def test_split_column_is_obeyed(made: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from dasmil.cli import app
 from dasmil.data.tables import is_table, read_table
 from dasmil.errors import DataError, InputError
 
@@ -95,6 +96,22 @@ def test_column_order_of_a_model_is_kept(kind: str, tmp_path: Path) -> None:
         assert found.metadata["feature_names"] == ["a", "b"]
     with pytest.raises(InputError, match=r"no (column|variable) 'b'.*the model was trained with it, so add it"):
         read_table(write("a", "c"), bag="bag", unit="um", categories=["a", "b"])
+
+
+def test_anndata_without_x_has_categories_only(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    cells = anndata.AnnData(obs=frame()[["patient", "type"]].set_axis(list("abcd")))
+    cells.obsm["spatial"] = frame()[["x", "y"]].to_numpy()
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    first, _ = read_table(tmp_path / "cells.h5ad", bag="patient", unit="um", one_hot="type")
+    torch.testing.assert_close(first.features, 6**0.5 * torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    with pytest.raises(InputError, match="X is empty, so there are no features: name a column of categories with"):
+        read_table(tmp_path / "cells.h5ad", bag="patient", unit="um")
+
+
+def test_the_doctor_says_that_a_table_is_not_for_it(path: Path) -> None:
+    with pytest.raises(InputError, match="is a table of cells, but the doctor checks folders of feature files"):
+        app(["doctor", str(path)], exit_on_error=False, result_action="return_value")
 
 
 def test_clear_errors(tmp_path: Path) -> None:

@@ -204,6 +204,35 @@ def test_interrupting_folds_leaves_no_process_and_says_how_to_go_on(made: Path, 
         pytest.fail("a worker lives on")
 
 
+@pytest.mark.parametrize("engine", [("--jobs", 2), ("--engine", "slurm", "--slurm-local", "--jobs", 2)])
+def test_interrupting_slides_ends_in_one_plain_line(engine: tuple[object, ...], tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "slides").mkdir()
+    for k in range(3):
+        noise = np.random.default_rng(k).integers(90, 200, (2048, 2048, 3), dtype=np.uint8)
+        noise[..., 1] //= 2
+        Image.fromarray(noise).save(tmp_path / "slides" / f"s{k}.png", compress_level=0)
+    arguments = [
+        "extract", tmp_path / "slides", "-o", tmp_path / "bags", "--mpp", 1, "--tile-um", 16, "--tile-px", 224,
+        "--encoder", "null", *engine,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from dasmil.cli import main; main()", *map(str, arguments)],
+        stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not list((tmp_path / "bags").glob("logs/*.log")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    _, text = process.communicate(timeout=60)  # workers hold the pipe: it ends with the last of them
+    assert process.returncode == 130
+    lines = [line for line in text.splitlines() if " done, " not in line]
+    assert lines == ["Stopped. Finished slides are kept; the same command goes on with the rest."]
+    assert not list((tmp_path / "bags").glob("*.h5"))
+    assert not list((tmp_path / "bags" / "logs").glob("*slides-*"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -214,6 +243,8 @@ def test_interrupting_folds_leaves_no_process_and_says_how_to_go_on(made: Path, 
         (("--jobs", "-1"), "workers: found -1, expected 0 or more"),
         (("--gpus", "2"), "a unit computes on one GPU"),
         (("--threads", "0"), "threads: found 0, expected 1 or more"),
+        (("--device", "foo"), "device is 'foo', expected auto, cpu, cuda, cuda:N or mps"),
+        (("--device", "cuda:x", "--jobs", "2"), "device is 'cuda:x', expected auto, cpu, cuda, cuda:N or mps"),
     ],
 )
 def test_wrong_use_is_one_line(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dasmil.engine import EngineOptions, Progress, Unit, backends, run_units
+from dasmil.engine import EngineOptions, Progress, Unit, backends, locks, run_units
 from dasmil.engine import units as work_units
 from dasmil.errors import DasmilError, InputError
 
@@ -181,9 +181,10 @@ def test_a_coordinator_that_ends_takes_its_workers_along_and_the_rest_is_done_la
     worker = int(re.findall(r"process (\d+)", (tmp_path / "logs" / "n0.log").read_text())[0])
     process.send_signal(how)
     _, errors = process.communicate(timeout=30)
+    left = len(list((tmp_path / "logs").glob(".session-*")))
     if how == signal.SIGINT:
         assert "KeyboardInterrupt" in errors
-        assert not list((tmp_path / "logs").glob(".session-*"))
+    assert left == (how == signal.SIGKILL)
     for _ in range(200):
         if not alive(worker):
             break
@@ -195,6 +196,37 @@ def test_a_coordinator_that_ends_takes_its_workers_along_and_the_rest_is_done_la
     progress = run_units(squares(tmp_path, 30), tmp_path, EngineOptions(workers=2))
     assert progress.skipped == done
     assert contents(tmp_path) == {f"{k}.txt": str(k**2) for k in range(30)}
+    assert not list((tmp_path / "logs").glob(".*")), "what the dead coordinator left is cleared"
+
+
+def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from dasmil.engine.locks import *\n"
+        "with own_mark(Path(sys.argv[1]), 'slides') as mark:\n"
+        "    mark_folder(mark).mkdir(); (mark_folder(mark) / 'a.json').touch(); print(mark, flush=True)\n"
+        "    time.sleep(600)"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    try:
+        dead, living = (Path(process.stdout.readline().strip()) for process in processes if process.stdout)
+        processes[0].kill()
+        processes[0].wait()
+        assert len(list(tmp_path.iterdir())) == 4, "two marks, two folders"
+        foreign = tmp_path / ".slides-elsewhere-0123456789ab.mark"  # another machine's lock may not be seen here
+        foreign.touch()
+        with locks.own_mark(tmp_path, "session") as mine:
+            assert not dead.exists()
+            left = {living.name, locks.mark_folder(living).name, mine.name, foreign.name}
+            assert {p.name for p in tmp_path.iterdir()} == left
+        assert (locks.mark_folder(living) / "a.json").exists()
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    locks.clear_dead(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_slurm_there_is_no_silent_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,20 @@ def arguments(**changes):
         ({"query": torch.randn(2, 6, 4, device="meta")}, "key is on cpu but query is on meta"),
         ({"dropout_p": 1.0}, "dropout_p is 1.0"),
         ({"dropout_p": -0.1}, "dropout_p is -0.1"),
+        ({"dropout_p": 2}, "dropout_p is 2, expected a probability from 0 up to but not including 1"),
+        ({"dropout_p": float("nan")}, "dropout_p is nan"),
+        ({"dropout_p": None}, "dropout_p is None, expected a probability"),
+        ({"dropout_p": "0.1"}, "dropout_p is '0.1', expected a probability"),
+        ({"dropout_p": torch.tensor(0.25)}, r"dropout_p is tensor\(0.2500\), expected a probability"),
+        ({"self_pair": None}, "self_pair is None, expected True or False"),
+        ({"product_term": "no"}, "product_term is 'no', expected True or False"),
+        ({"return_weights": 2}, "return_weights is 2, expected True or False"),
+        ({"theta": torch.ones(2, dtype=torch.complex64)}, "theta has dtype torch.complex64, expected a floating dtype"),
+        ({"value_embed": torch.ones(2, 2, 5, dtype=torch.int64)}, "value_embed has dtype torch.int64"),
+        ({"mask": torch.ones(6, dtype=torch.uint8)}, "mask has dtype torch.uint8, expected torch.bool"),
+        ({"mask": torch.ones(6, dtype=torch.bool, device="meta")}, "mask is on meta but query is on cpu"),
+        ({"coords": torch.rand(6, 2, device="meta")}, "coords is on meta but query is on cpu"),
+        ({"coords": torch.full((6, 2), float("nan"), dtype=torch.float64)}, "NaN or infinite"),
         ({"distance_scale": 0.0}, "distance_scale is 0.0, expected a finite length above 0"),
         ({"distance_scale": torch.tensor(-1.0)}, "distance_scale is -1.0"),
         ({"distance_scale": float("inf")}, "distance_scale is inf"),
@@ -67,6 +81,7 @@ def arguments(**changes):
         ({"scale": float("nan")}, "scale is nan, expected a finite number"),
         ({"scale": torch.tensor(float("inf"))}, "scale is inf"),
         ({"scale": None}, "scale is None"),
+        ({"scale": "0.5"}, "scale is '0.5', expected a finite number"),
         ({"theta": 0.5}, r"theta is of type float, expected a tensor \[heads\], for example torch.tensor\(\[0.5\]\)"),
         ({"mask": [True] * 6}, "mask is of type list, expected a tensor"),
         ({"query": None}, "query is of type NoneType, expected a tensor"),
@@ -74,6 +89,8 @@ def arguments(**changes):
         ({"query": torch.randn(2, 6, 0)}, r"query has shape \[2, 6, 0\], expected at least one number"),
         ({"value": torch.randn(2, 6, 0)}, r"value has shape \[2, 6, 0\], expected at least one number"),
         ({"phi": "sigmoit"}, "unknown phi 'sigmoit'. Did you mean 'sigmoid'"),
+        ({"phi": None}, "unknown phi None. Known: exponential"),
+        ({"phi": ["sigmoid"]}, r"unknown phi \['sigmoid'\]. Known: exponential"),
     ],
 )
 def test_bad_input(changes, message, backend):
@@ -84,6 +101,8 @@ def test_bad_input(changes, message, backend):
 def test_unknown_backend():
     with pytest.raises(InputError, match=r"unknown backend 'nativ'\. Did you mean 'native'"):
         das_attention(**arguments(), backend="nativ")
+    with pytest.raises(InputError, match=r"unknown backend None\. Known: auto"):
+        das_attention(**arguments(), backend=None)
 
 
 @pytest.mark.parametrize("backend", ["auto", "chunked", pytest.param("native", marks=needs_kernel)])

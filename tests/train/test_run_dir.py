@@ -258,10 +258,11 @@ def test_what_is_no_run_is_said(tmp_path, finished):
         StoredRun.read(unfinished)
 
 
-def test_summary_over_folds(tmp_path):
+def test_summary_over_folds(tmp_path, capsys):
     for k in range(3):
-        dasmil.fit("max-pool", toy_bags(12, seed=k), toy_bags(8, seed=10 + k, prefix="val"), epochs=2, seeds=2,
-                   out=tmp_path / f"fold-{k}", tests={"test": toy_bags(10, seed=20 + k, prefix="test")})  # fmt: skip
+        dasmil.fit("max-pool", toy_bags(12, seed=k), toy_bags(8, seed=10 + k, prefix=f"val{k}"), epochs=2, seeds=2,
+                   out=tmp_path / f"fold-{k}",
+                   tests={"test": toy_bags(10, seed=20 + k, prefix=f"test{k}")})  # fmt: skip
     summary = write_fold_summary(tmp_path, 3)
     folds = [json.loads((tmp_path / f"fold-{k}" / "summary.json").read_text()) for k in range(3)]
     values = [f["splits"]["test"]["mean"]["auroc"] for f in folds]
@@ -270,6 +271,19 @@ def test_summary_over_folds(tmp_path):
     low, high = summary["splits"]["test"]["interval"]["auroc"]
     assert low < np.mean(values) < high
     assert summary["splits"]["test"]["n"] == 30
+    assert {name: split["shared_by_folds"] for name, split in summary["splits"].items()} == {
+        "train": True, "val": False, "test": False,
+    }  # fmt: skip
+    shared = summary["splits"]["train"]  # the same twelve in each fold
+    assert (shared["n"], shared["patients"], shared["positives"]) == (12, 12, folds[0]["splits"]["train"]["positives"])
+    assert np.isnan(shared["interval"]["auroc"]).all(), "drawing them fold by fold would be too narrow"
+    assert shared["mean"]["auroc"] == pytest.approx(np.mean([f["splits"]["train"]["mean"]["auroc"] for f in folds]))
+    print_summary(json.loads((tmp_path / "summary.json").read_text()), 2)
+    printed = capsys.readouterr().out
+    assert "[95 % interval over bags; none of train, which the folds share]" in printed
+    auroc = next(line for line in printed.splitlines() if line.startswith("AUROC"))
+    assert auroc.count("±") == 3
+    assert auroc.count("[") == 2
     assert sum(row["n"] for row in summary["splits"]["test"]["calibration"]) == 30
     stored = StoredRun.read(tmp_path)
     assert len(stored.model_files()) == 6
@@ -362,7 +376,7 @@ def test_intervals_are_over_patients_and_older_files_are_read(tmp_path, capsys):
 
 def test_a_fold_with_one_class_takes_no_interval_away(tmp_path):
     for k in range(3):
-        test = toy_bags(10, seed=20 + k, prefix="test")
+        test = toy_bags(10, seed=20 + k, prefix=f"test{k}")
         test = test[1::2] if k == 2 else test  # positive bags only
         dasmil.fit("max-pool", toy_bags(12, seed=k), epochs=1, out=tmp_path / f"fold-{k}", tests={"test": test})
     three = write_fold_summary(tmp_path, 3)["splits"]["test"]

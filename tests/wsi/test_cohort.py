@@ -14,6 +14,8 @@ from PIL import Image
 
 from dasmil.cli import app
 from dasmil.data.store import read_bag, read_bag_info
+from dasmil.engine import EngineOptions
+from dasmil.engine.locks import file_lock
 from dasmil.errors import DataError, InputError
 from dasmil.wsi.cohort import extract, find_slides, read_mpp_table
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
@@ -93,6 +95,29 @@ def test_kill_and_restart_loses_only_the_slide_in_work(folder):
     assert (bags / "a.h5").read_bytes() == before
     assert [len(read_bag(bags / f"{name}.h5")) for name in "abc"] == [len(read_bag(bags / "a.h5"))] * 3
     assert not [p for p in bags.iterdir() if p.name.startswith(".")]
+
+
+def test_what_a_killed_run_left_is_cleared_but_nothing_of_a_live_one(folder):
+    """Of finished slides too, which workers are never given again; with an engine and without one."""
+    bags, config = folder / "bags", ExtractConfig(encoder="null", stain="none", tile_um=128, tissue=FLAT)
+    extract([folder / "slides"], bags, config)
+    before = {path: path.read_bytes() for path in bags.glob("*.h5")}
+    for engine in (None, EngineOptions(workers=1)):
+        left = [bags / ".a.h5.0123456789ab.tmp", bags / ".a.lock", bags / "qc" / ".a.jpg.0123456789ab.tmp",
+                bags / "qc" / ".b.json.0123456789ab.tmp", bags / "logs" / ".slides-0123456789ab.mark"]  # fmt: skip
+        notes, live = bags / "logs" / "slides-0123456789ab", bags / "qc" / ".c.jpg.0123456789ab.tmp"
+        notes.mkdir(parents=True)
+        for path in (*left, live, notes / "a.json"):
+            path.touch()
+        with file_lock(bags / ".c.lock") as state:
+            assert state == "held"
+            summary = extract([folder / "slides" / "a.tif", folder / "slides" / "b.tif"], bags, config, engine=engine)
+            assert live.exists()
+        assert summary.counts()["skipped"] == 2
+        assert not [path for path in (*left, notes) if path.exists()]
+        extract([folder / "slides"], bags, config, engine=engine)
+        assert not [path for path in bags.rglob("*") if path.name.startswith(".")]
+    assert {path: path.read_bytes() for path in bags.glob("*.h5")} == before
 
 
 def test_two_processes_share_the_slides(folder):

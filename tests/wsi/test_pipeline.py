@@ -12,10 +12,10 @@ from PIL import Image
 from dasmil.data.cohort import to_bag
 from dasmil.data.formats import read_features
 from dasmil.data.store import read_bag, read_bag_info, replacing
+from dasmil.engine.locks import file_lock
 from dasmil.errors import InputError
 from dasmil.wsi import qc
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig, config_hash
-from dasmil.wsi.locks import file_lock
 from dasmil.wsi.pipeline import extract_slide, make_encoder
 from dasmil.wsi.reader import Slide
 from dasmil.wsi.stain import apply_stains, fit_stains, normalise_tile

@@ -203,6 +203,7 @@ def _folds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any]) -> lis
     if locked:
         print(f"{len(locked)} test slides stay locked; cross-validation uses the other {len(used)}", file=sys.stderr)
         _warn_of_one_class(cohort, {"test": locked})
+    record["folds"] = folds
     return [
         Splits(part.subset(f.train), part.subset(f.val), {"test": part.subset(f.test)}, {**record, "fold": number})
         for number, f in enumerate(make_folds(part.patients, part.labels, folds, seed))

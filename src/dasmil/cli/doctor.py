@@ -53,7 +53,14 @@ def doctor(
     from dasmil.data.doctor import Checkup, check_bags
     from dasmil.data.labels import read_labels
     from dasmil.data.scale import read_scales
+    from dasmil.data.tables import is_table
+    from dasmil.errors import InputError
 
+    if is_table(bags):
+        raise InputError(
+            f"{bags} is a table of cells, but the doctor checks folders of feature files: give it to dasmil train as "
+            "--bags, with --bag-column and --unit, which checks positions, features and labels before it trains"
+        )
     rows = None
     if labels is not None:
         rows = read_labels(

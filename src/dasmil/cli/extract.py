@@ -156,11 +156,17 @@ def extract(
         import torch
 
         torch.set_num_threads(engine.threads)
-    with make_reporter(quiet=json or not engine.in_this_process) as reporter:
-        summary = extract_all(
-            paths, out, config, mpp_table=table, options=options, reporter=reporter,
-            engine=None if engine.in_this_process else spread, quiet=json,
-        )  # fmt: skip
+    try:
+        with make_reporter(quiet=json or not engine.in_this_process) as reporter:
+            summary = extract_all(
+                paths, out, config, mpp_table=table, options=options, reporter=reporter,
+                engine=None if engine.in_this_process else spread, quiet=json,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        again = "the same command without --force" if force else "the same command"
+        end_of_bar = "\n" if sys.stderr.isatty() else ""
+        print(f"{end_of_bar}Stopped. Finished slides are kept; {again} goes on with the rest.", file=sys.stderr)
+        return 130
     if json:
         print(json_module.dumps(summary.as_dict()))
     else:

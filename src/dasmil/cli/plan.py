@@ -61,7 +61,7 @@ def plan(
     """
     from dasmil.cli.settings import gather_settings
     from dasmil.errors import InputError
-    from dasmil.train.plan import make_plan, measure
+    from dasmil.train.plan import LARGEST_ANSWER, make_plan, measure
 
     if sizes and cohort.bags is not None:
         raise InputError("--sizes and --bags were given: plan for one of them")
@@ -114,7 +114,8 @@ def plan(
     choosing = f", {found.starts} starts in the first ones; again for each restart" if found.starts > 1 else ""
     print(f"training            {span} ({found.epochs} epochs{choosing})")
     print(f"peak memory         {found.peak_bytes / gb:.2f} GB ({found.held_bytes / gb:.2f} GB of it bags)")
-    print(f"largest bag         {found.largest_bag:,} instances fit into {found.memory_limit / gb:.1f} GB")
+    more = " or more" if found.largest_bag == LARGEST_ANSWER else ""
+    print(f"largest bag         {found.largest_bag:,}{more} instances fit into {found.memory_limit / gb:.1f} GB")
     if found.peak_bytes > found.memory_limit:
         print("This does not fit: use --max-instances, fewer --seeds, or a machine with more memory.")
     if check:

@@ -91,7 +91,7 @@ def search(
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import StoredRun, check_kind, finite, read_json, write_json
+    from dasmil.train.run_dir import StoredRun, finite, read_json, write_json
     from dasmil.train.search import JOURNAL, Journal, Question, check_search, parse_grid
     from dasmil.train.search import search as run_search
 
@@ -109,14 +109,12 @@ def search(
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}, expected at least 1")
     rounds = source.rounds()
-    if len(rounds) > 1:
-        check_kind(out, len(rounds))
+    folders = [out / name for name in _run_names(len(rounds))]
+    _check_folders(out, folders)
     for splits in rounds:
         if splits.val is None or not len(splits.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
         check_search(question, splits.train, splits.val, values)
-    folders = [out / name for name in _run_names(len(rounds))]
-    _check_folders(out, folders)
     if not engine.in_this_process:
         journals = [Journal(out / JOURNAL, question, splits.train, splits.val or []) for splits in rounds]
         train_grid(journals, values, question, source_record(arguments), out, engine=spread)
@@ -173,23 +171,31 @@ def _run_names(rounds: int) -> list[str]:
 def _check_folders(out: Path, folders: list[Path]) -> None:
     """Refuse, before training, to touch runs that are not a search's own."""
     from dasmil.errors import InputError
+    from dasmil.train.run_dir import check_kind
 
+    searched = (out / "search.json").exists()
+    if len(folders) > 1 and (not searched or (out / "config.json").exists()):
+        check_kind(out, len(folders))
     for folder in folders:
-        if (folder / "config.json").exists() and not (out / "search.json").exists():
+        if (folder / "config.json").exists() and not searched:
             raise InputError(f"{folder} holds a run that no search made: choose another folder with --out")
 
 
 def _remove_earlier(out: Path, made_with: dict[str, str]) -> None:
-    """Remove the runs of an earlier search in this folder that had other settings or bags."""
+    """Remove the runs of an earlier search in this folder with other settings or bags, and the summary over them."""
     import shutil
 
     from dasmil.train.run_dir import read_json
 
     if not (out / "search.json").exists():
         return
-    earlier = read_json(out / "search.json")["rounds"]
-    for name, round_ in zip(_run_names(len(earlier)), earlier, strict=True):
-        if (out / name).exists() and made_with.get(name) != round_.get("made_with"):
+    rounds = read_json(out / "search.json")["rounds"]
+    earlier = {name: round_.get("made_with") for name, round_ in zip(_run_names(len(rounds)), rounds, strict=True)}
+    if len(rounds) > 1 and earlier != made_with:
+        for name in ("summary.json", "report.html"):
+            (out / name).unlink(missing_ok=True)
+    for name, mark in earlier.items():
+        if (out / name).exists() and made_with.get(name) != mark:
             shutil.rmtree(out / name)
             print(f"Replaced: {out / name}, of an earlier search with other settings or bags", file=sys.stderr)
 

@@ -118,4 +118,5 @@ def _cell(scores: dict[str, Any], metric: str) -> str:
     low, high = scores["interval"][metric]
     repeats = scores["per_seed"] if "per_seed" in scores else scores["per_fold"]
     deviation = f" ± {number(scores['std'][metric])}" if len(repeats) > 1 else ""
-    return f"{number(scores['mean'][metric])}{deviation} [{number(low)}, {number(high)}]"
+    interval = "" if low is None or not math.isfinite(low) else f" [{number(low)}, {number(high)}]"
+    return f"{number(scores['mean'][metric])}{deviation}{interval}"

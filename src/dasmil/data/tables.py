@@ -162,6 +162,8 @@ def _read_anndata(
         _need(path, data.obs, [one_hot])
         values, names, kinds = _one_hot(path, data.obs[one_hot], categories)
         return ids, coords, values, names, kinds
+    if data.X is None:
+        raise InputError(f"{path}: X is empty, so there are no features: name a column of categories with --one-hot")
     names = [str(name) for name in data.var_names]
     if features is not None and list(features) != names:
         unknown = [name for name in features if name not in names]

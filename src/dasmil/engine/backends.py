@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -202,9 +202,9 @@ class Slurm:
             **({"slurm_partition": options.slurm_partition} if options.slurm_partition else {}),
         )
         self.session = session
-        dry = options.slurm_cluster == "local"
-        self.slots = options.workers or ((os.cpu_count() or 1) if dry else ARRAY_LIMIT)
-        self.pause = 0.0 if dry else ARRAY_SECONDS
+        self.dry = options.slurm_cluster == "local"
+        self.slots = options.workers or ((os.cpu_count() or 1) if self.dry else ARRAY_LIMIT)
+        self.pause = 0.0 if self.dry else ARRAY_SECONDS
         self.queue: list[Unit] = []
         self.work: list[tuple[Any, Unit]] = []
         self.sent = 0.0
@@ -214,7 +214,9 @@ class Slurm:
 
     def finished(self) -> list[Outcome]:
         if self.queue and (not self.work or time.monotonic() - self.sent > self.pause):
-            jobs = self.executor.map_array(execute, self.queue, [self.session] * len(self.queue))
+            function = _execute_here if self.dry else execute
+            with _ctrl_c_kept_from_children():
+                jobs = self.executor.map_array(function, self.queue, [self.session] * len(self.queue))
             self.work += list(zip(jobs, self.queue, strict=True))
             self.queue, self.sent = [], time.monotonic()
         time.sleep(1.0)
@@ -240,7 +242,23 @@ class Slurm:
     def close(self, *, cancel: bool) -> None:
         for job, _ in self.work if cancel else ():
             with contextlib.suppress(OSError):
-                job.cancel()
+                job._process.terminate() if self.dry else job.cancel()  # submitit's own way prints tracebacks
+
+
+def _execute_here(unit: Unit, session: Session) -> Outcome:
+    """A job on this machine: SIGTERM ends it, which submitit makes its jobs ignore."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return execute(unit, session)
+
+
+@contextlib.contextmanager
+def _ctrl_c_kept_from_children() -> Iterator[None]:
+    """Processes started here never see the terminal's Ctrl-C: the coordinator ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 ENGINES: dict[str, Callable[[Session, EngineOptions], Engine]] = {"local": Local, "ray": Ray, "slurm": Slurm}

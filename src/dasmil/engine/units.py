@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
-from uuid import uuid4
 
+from dasmil.engine.locks import own_mark
 from dasmil.errors import DasmilError, InputError, unknown_name
 
 EngineName = Literal["local", "ray", "slurm"]
@@ -89,12 +89,8 @@ def open_session(out: Path, options: EngineOptions) -> Iterator[Session]:
     """A session for one call of run_units; its token is gone when it ends, so units still queued stop by themselves."""
     logs = out.resolve() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    token = logs / f".session-{uuid4().hex}"
-    token.touch()
-    try:
+    with own_mark(logs, "session") as token:
         yield Session(str(token), str(logs), code_digest(), options.threads, os.getcwd())
-    finally:
-        token.unlink(missing_ok=True)
 
 
 @functools.cache

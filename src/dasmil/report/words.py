@@ -56,7 +56,9 @@ def positive_bags(scored: Mapping[str, Any]) -> str:
 def resampled_text(splits: Mapping[str, Mapping[str, Any]]) -> str:
     """What the intervals of these splits resample: "patients" where one has several bags, else "bags"."""
     several = any(scored.get("patients", scored["n"]) < scored["n"] for scored in splits.values())
-    return "patients" if several else "bags"
+    shared = [name for name, scored in splits.items() if scored.get("shared_by_folds")]
+    none = f"; none of {' and '.join(shared)}, which the folds share" if shared else ""
+    return ("patients" if several else "bags") + none
 
 
 def interval_text(interval: Sequence[Any] | None) -> str:

@@ -16,7 +16,10 @@ from dasmil.train.run_dir import read_json, write_json
 
 
 def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
-    """summary.json over all folds: per split the mean over folds, their deviation, and an interval of the mean."""
+    """summary.json over all folds: per split the mean over folds, their deviation, and an interval of the mean.
+
+    Folds share their training bags: these are counted once and have no interval.
+    """
     summaries = [read_json(path / f"fold-{k}" / "summary.json") for k in range(folds)]
     splits: dict[str, Any] = {}
     for name in summaries[0]["splits"]:
@@ -26,21 +29,27 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
         values = {m: [row[m] for row in means if math.isfinite(row[m])] for m in METRICS}
         predictions = [read_predictions(path / f"fold-{k}", name) for k in range(folds)]
         thresholds = [s["threshold"]["per_seed"] for s in summaries]
+        label_of = {bag: y for labels, _, _, ids in predictions for bag, y in zip(ids, labels, strict=True)}
+        owners = [set(patients) for _, _, patients, _ in predictions]
+        shared = len(set.union(*owners)) < sum(map(len, owners))
+        interval = mean_interval(
+            [(y, p, t, patients) for (y, p, patients, _), t in zip(predictions, thresholds, strict=True)]
+        )
         splits[name] = {
-            "n": sum(fold["n"] for fold in per_fold),
-            "patients": sum(len(set(patients)) for _, _, patients in predictions),
-            "positives": sum(fold["positives"] for fold in per_fold),
+            "n": len(label_of),
+            "patients": len(set.union(*owners)),
+            "positives": sum(int(y == 1) for y in label_of.values()),
+            "shared_by_folds": shared,
             "per_fold": means,
             "mean": {m: float(np.mean(v)) if v else math.nan for m, v in values.items()},
             "std": {m: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for m, v in values.items()},
-            "interval": mean_interval(
-                [(y, p, t, patients) for (y, p, patients), t in zip(predictions, thresholds, strict=True)]
-            ),
+            # It draws patients fold by fold: of those who are in several folds it would be too narrow.
+            "interval": {m: [math.nan, math.nan] if shared else found for m, found in interval.items()},
             # The folds' bags together, each with the mean probability of the seeds of its fold.
             "calibration": calibration_curve(
-                np.concatenate([y for y, _, _ in predictions]),
-                np.concatenate([np.mean(p, axis=0) for _, p, _ in predictions]),
-                [patient for _, _, patients in predictions for patient in patients],
+                np.concatenate([y for y, _, _, _ in predictions]),
+                np.concatenate([np.mean(p, axis=0) for _, p, _, _ in predictions]),
+                [patient for _, _, patients, _ in predictions for patient in patients],
             ),
         }
     summary = {
@@ -58,8 +67,10 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
     return summary
 
 
-def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDArray[np.float64]], list[str]]:
-    """Labels [n] of a split, per seed probabilities [n] (or [n, classes]), and patients [n], from predictions.csv.
+def read_predictions(
+    run: Path, split: str
+) -> tuple[NDArray[np.int64], list[NDArray[np.float64]], list[str], list[str]]:
+    """From predictions.csv: labels [n] of a split, probabilities per seed [n] or [n, classes], patients [n], bags [n].
 
     A bag without a patient (in older files: every bag) is its own.
     """
@@ -67,6 +78,7 @@ def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDA
     labels: list[int] = []
     per_seed: list[NDArray[np.float64]] = []
     patients: list[str] = []
+    ids: list[str] = []
     for seed in seeds:
         file = run / f"seed-{seed}" / "predictions.csv"
         with file.open(newline="", encoding="utf-8") as handle:
@@ -74,13 +86,14 @@ def read_predictions(run: Path, split: str) -> tuple[NDArray[np.int64], list[NDA
         if not rows:
             raise DataError(f"{file} has no rows of the split {split!r}")
         labels = [int(row["label"]) for row in rows]
+        ids = [row["bag_id"] for row in rows]
         patients = [row.get("patient_id") or row["bag_id"] for row in rows]
         columns = [c for c in rows[0] if c.startswith("probability_")]
         if columns:
             per_seed.append(np.array([[float(row[c]) for c in columns] for row in rows]))
         else:
             per_seed.append(np.array([float(row["probability"]) for row in rows]))
-    return np.array(labels), per_seed, patients
+    return np.array(labels), per_seed, patients, ids
 
 
 def _number(value: float | None) -> float:

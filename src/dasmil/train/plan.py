@@ -25,6 +25,8 @@ SMALLEST_PROBE = 256
 LARGEST_PROBE = 8192
 WARM_UP = 512
 CHEAP_SECONDS = 0.25  # a largest probe that takes less is followed by one nearer to the largest bag
+TELLING_BYTES = 2**20  # less memory of a step is noise
+LARGEST_ANSWER = 10_000_000  # larger bags are not asked about
 QUADRATIC_FROM = 1.6  # power of n with which the memory of the two largest probes grows: 1 = linear, 2 = quadratic
 
 
@@ -102,6 +104,12 @@ def make_plan(
     """
     if model not in MODELS:
         raise unknown_name("model", model, MODELS)
+    if seeds < 1 or (threads is not None and threads < 1):
+        found = f"seeds is {seeds}" if seeds < 1 else f"threads is {threads}"
+        raise InputError(f"{found}, expected at least 1")
+    if memory_gb is not None and not 0 < memory_gb < math.inf:
+        raise InputError(f"memory_gb is {memory_gb:g}, expected the memory that may be used, above 0")
+    config = _config(model, in_features, len(sizes), settings or {})
     limit = int(memory_gb * 2**30) if memory_gb is not None else available_memory()
     top = min(max(max(sizes), SMALLEST_PROBE * 4), LARGEST_PROBE)
     chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
@@ -109,7 +117,7 @@ def make_plan(
 
     def probe(n: int) -> None:
         if on_probe:
-            on_probe(len(probes), len(chosen))
+            on_probe(len(probes), max(len(chosen), len(probes) + 1))
         probes.append(
             measure(
                 model, n, in_features, seeds=seeds, settings=settings, options=options, preset=preset, threads=threads
@@ -120,14 +128,16 @@ def make_plan(
         probe(n)
     if max(sizes) > top and probes[-1].seconds_per_bag < CHEAP_SECONDS:
         probe(min(max(sizes), 4 * top))
+    elif top < LARGEST_PROBE and probes[-1].seconds_per_bag < CHEAP_SECONDS:
+        probe(LARGEST_PROBE)  # the memory of small bags drowns in that of the program
     # Processor time, because the clock on the wall also counts what others do on this machine.
     cores = max(1.0, *(p.cores for p in probes))
     seconds = _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes])
     # Memory that does not clearly grow with n^2 is extended as a line: one noisy probe would bend a curve far off.
-    growth = max(1, probes[-1].step_bytes) / max(1, probes[-2].step_bytes)
+    growth = max(TELLING_BYTES, probes[-1].step_bytes) / max(TELLING_BYTES, probes[-2].step_bytes)
     powers = 3 if math.log(growth) > QUADRATIC_FROM * math.log(probes[-1].n / probes[-2].n) else 2
-    memory = _extend([p.n for p in probes], [p.step_bytes for p in probes], powers)
-    config = _config(model, in_features, len(sizes), settings or {})
+    telling = [p for p in probes if p.step_bytes >= TELLING_BYTES] or probes[-1:]
+    memory = _extend([p.n for p in telling], [p.step_bytes for p in telling], powers)
     starts = config.starts if "theta_init" in MODELS[model].options() and "theta_init" not in (options or {}) else 1
     starts = starts if config.distance_init == "data" else 1
     parts = np.minimum(sizes, config.starts_instances)  # what competing starts see of the bags
@@ -207,6 +217,8 @@ def _terms(sizes: Sequence[float]) -> np.ndarray:
 
 def _extend(sizes: Sequence[int], values: Sequence[float], powers: int = 3) -> np.ndarray:
     """Coefficients >= 0 of 1, n and n^2 (or the first few of them); every probe counts by its relative error."""
+    if len(sizes) == 1:
+        return np.array([0.0, values[0] / sizes[0], 0.0])
     weight = 1 / np.maximum(np.asarray(values, dtype=np.float64), max(max(values) * 1e-3, 1e-12))
     terms = _terms(sizes)[:, :powers] * weight[:, None]
     scale = np.linalg.norm(terms, axis=0)
@@ -222,12 +234,12 @@ def _config(model: str, in_features: int, bags: int, settings: Mapping[str, Any]
 
 def _largest(plan: Plan, base: int, bag: int) -> int:
     """The largest bag whose step fits, with three bags held (in use, next, being read)."""
-    low, high = 0, 10_000_000
+    low, high = 0, LARGEST_ANSWER
     while high - low > 100:
         middle = (low + high) // 2
         fits = base + 3 * bag * middle + plan.step_bytes(middle) <= plan.memory_limit
         low, high = (middle, high) if fits else (low, middle)
-    return low // 100 * 100
+    return LARGEST_ANSWER if high == LARGEST_ANSWER else low // 100 * 100
 
 
 def _probe(request: dict[str, Any]) -> Measured:
@@ -246,6 +258,8 @@ def _probe(request: dict[str, Any]) -> Measured:
         "restarts": 0,
         "starts": 1,
         "warmup_epochs": 0.0,
+        "selection": "last",  # there are no validation bags to choose by
+        "early_stopping": 0,
         "tensorboard": False,
     }
 

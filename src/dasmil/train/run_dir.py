@@ -210,15 +210,17 @@ class RunDirectory:
 
 def check_kind(path: Path, folds: int | None = None) -> None:
     """Refuse a folder whose run is of another kind: a plain run (no ``folds``), or one of so many folds."""
+    begun, advice = _fold_folders(path), "choose another folder with --out"
     if folds is None:
-        found = f"a cross-validation with {_fold_folders(path)[0].name}" if _fold_folders(path) else None
+        found = f"a cross-validation with {begun[0].name}" if begun else None
     elif (path / "config.json").exists():
         found = f"{_title(read_json(path / 'config.json'))}, without folds"
     else:
-        known = read_json(path / "summary.json").get("folds", folds) if (path / "summary.json").exists() else folds
+        known = read_json(begun[0] / "config.json").get("data", {}).get("folds", folds) if begun else folds
         found = f"a cross-validation of {known} folds, not {folds}" if known != folds else None
+        advice = f"give --folds {known}, or {advice}"
     if found:
-        raise InputError(f"{path} already holds another run ({found}): choose another folder with --out")
+        raise InputError(f"{path} already holds another run ({found}): {advice}")
 
 
 def _fold_folders(path: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from dasmil.errors import DataError, InputError
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
 from dasmil.wsi.encoders import Encoder
+from dasmil.wsi.finished import clear_killed
 from dasmil.wsi.pipeline import SlideResult, extract_slide, make_encoder, recall, slide_name
 from dasmil.wsi.reader import SUFFIXES
 from dasmil.wsi.resolution import MAX_MPP, MIN_MPP
@@ -179,13 +180,14 @@ def extract(
 
 
 def _make_folder(path: Path) -> None:
-    """The folder of the bags, and a first try to write there: better refused now than for every slide."""
+    """The folder of the bags, free of what killed runs left, and a first try to write there: better refused now."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         raise InputError(f"{path}: nothing can be written there ({error.strerror}); choose another folder") from error
+    clear_killed(path)
 
 
 def _earlier(out_dir: Path, results: Sequence[SlideResult]) -> list[SlideResult]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -135,3 +136,5 @@ class RunOptions:
             raise InputError(f"workers is {self.workers}, expected 0 (one per core) or more")
         if self.batch_size is not None and self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}, expected 1 or more")
+        if not re.fullmatch(r"auto|(cpu|cuda|mps)(:\d+)?", self.device):  # here, since not every encoder asks for one
+            raise InputError(f"device is {self.device!r}, expected auto, cpu, cuda, cuda:N or mps")

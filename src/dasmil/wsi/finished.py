@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import h5py
 
 from dasmil.data.export import Format, export_bag
 from dasmil.data.store import open_h5, replacing, write_bag
+from dasmil.engine.locks import LockState, clear_dead, file_lock
 from dasmil.errors import DataError
 from dasmil.types import Bag
 
 MARKS = ("config_hash", "source_fingerprint")
+_WRITTEN = (("", "h5"), ("qc", "jpg"), ("qc", "json"))  # folder and ending of a slide's files
 
 
 def save_features(path: Path, bag: Bag, format: Format) -> None:
@@ -44,10 +47,28 @@ def count_tiles(path: Path) -> tuple[int, float | None]:
         return tiles, None if mpp is None else float(mpp)
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove temporary files of a process that was killed while it wrote this file; only under the slide's lock."""
-    for leftover in path.parent.glob(f".{_escaped(path.name)}.*.tmp"):
-        leftover.unlink(missing_ok=True)
+def slide_lock(out_dir: Path, name: str) -> AbstractContextManager[LockState]:
+    """The lock under which a slide's files are written."""
+    return file_lock(out_dir / f".{name}.lock")
+
+
+def remove_leftovers(out_dir: Path, name: str) -> None:
+    """Remove temporary files of a process that was killed while it wrote a slide's; only under the slide's lock."""
+    for folder, ending in _WRITTEN:
+        for leftover in (out_dir / folder).glob(f".{_escaped(name)}.{ending}.*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+
+def clear_killed(out_dir: Path) -> None:
+    """Remove what runs that were killed left in this folder: of finished slides too, which nobody opens again."""
+    clear_dead(out_dir / "logs")
+    files = [file for folder, ending in _WRITTEN for file in (out_dir / folder).glob(f".*.{ending}.*.tmp")]
+    names = {file.name[1:].rsplit(".", 3)[0] for file in files}
+    locked = {file.name[1:].removesuffix(".lock") for file in out_dir.glob(".*.lock")}
+    for name in names | {name for name in locked if (out_dir / f"{name}.h5").exists()}:
+        with slide_lock(out_dir, name) as state:  # removes the lock's own file, too
+            if state == "held":
+                remove_leftovers(out_dir, name)
 
 
 def _escaped(name: str) -> str:

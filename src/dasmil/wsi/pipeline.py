@@ -20,8 +20,7 @@ from dasmil.types import Bag
 from dasmil.wsi import qc
 from dasmil.wsi.config import ExtractConfig, RunOptions, config_hash
 from dasmil.wsi.encoders import CallableEncoder, Encoder, create_encoder
-from dasmil.wsi.finished import count_tiles, read_marks, remove_leftovers, save_features
-from dasmil.wsi.locks import file_lock
+from dasmil.wsi.finished import count_tiles, read_marks, remove_leftovers, save_features, slide_lock
 from dasmil.wsi.reader import Slide, fingerprint
 from dasmil.wsi.slide_work import Progress, SlideResult, SlideWork, worker_count
 
@@ -87,7 +86,7 @@ def extract_slide(
     encoder = encoder or make_encoder(config, options)
     out_dir.mkdir(parents=True, exist_ok=True)
     try:
-        with file_lock(out_dir / f".{name}.lock") as lock:
+        with slide_lock(out_dir, name) as lock:
             if lock == "busy":
                 result.status, result.reason = "busy", "another process works on it"
                 return result
@@ -136,7 +135,7 @@ def _extract(
     tile_px = config.tile_px or encoder.input_px
     described = config.described(encoder.name, encoder.sha256, tile_px)
     marks = _marks(path, config, encoder)
-    remove_leftovers(target)
+    remove_leftovers(out_dir, result.slide)
     if target.exists() and not options.force:
         found = read_marks(target)
         if found == marks:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from dasmil.data.store import replacing
 from dasmil.engine import EngineOptions, Unit, run_units
+from dasmil.engine.locks import mark_folder, own_mark
 from dasmil.errors import DataError, InputError
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
 from dasmil.wsi.encoders import Encoder
@@ -43,9 +42,15 @@ def extract_units(
             found = pool.map(lambda path: finished_slide(path, out_dir, work[path], encoder), work)
             results = {path: result for path, result in zip(work, found, strict=True) if result is not None}
     rest = [path for path in work if path not in results]
+    logs = out_dir / "logs"
     for _ in range(2):  # what another process had in work may be done by now, or left by one that died
         if rest:
-            results |= _round(rest, work, out_dir, options, engine, earlier=len(work) - len(rest), quiet=quiet)
+            logs.mkdir(exist_ok=True)
+            with own_mark(logs, "slides") as mark:
+                notes = mark_folder(mark)
+                notes.mkdir()
+                earlier = len(work) - len(rest)
+                results |= _round(rest, work, out_dir, notes, options, engine, earlier=earlier, quiet=quiet)
         rest = [path for path in rest if results[path].status == "busy"]
     return results
 
@@ -54,6 +59,7 @@ def _round(
     paths: Sequence[Path],
     work: Mapping[Path, ExtractConfig],
     out_dir: Path,
+    notes: Path,
     options: RunOptions,
     engine: EngineOptions,
     *,
@@ -61,8 +67,6 @@ def _round(
     quiet: bool,
 ) -> dict[Path, SlideResult]:
     options = replace(options, workers=options.workers or engine.threads)
-    notes = out_dir / "logs" / f"slides-{uuid4().hex[:12]}"
-    notes.mkdir(parents=True)
     units = [
         Unit(
             slide_name(path), "dasmil.wsi.slide_units:extract_unit",
@@ -77,16 +81,13 @@ def _round(
     if earlier and not quiet:
         print(f"{earlier} slides were finished earlier", file=sys.stderr)
     results = {}
-    try:
-        failed = run_units(units, out_dir, engine, (lambda progress: None) if quiet else None).failed
-        for path, unit in zip(paths, units, strict=True):
-            file = Path(unit.result)
-            if file.exists():
-                results[path] = SlideResult(**json.loads(file.read_text()))
-            else:
-                results[path] = SlideResult(unit.key, str(path), "failed", f"{path}: {failed[unit.key]}")
-    finally:
-        shutil.rmtree(notes, ignore_errors=True)
+    failed = run_units(units, out_dir, engine, (lambda progress: None) if quiet else None).failed
+    for path, unit in zip(paths, units, strict=True):
+        file = Path(unit.result)
+        if file.exists():
+            results[path] = SlideResult(**json.loads(file.read_text()))
+        else:
+            results[path] = SlideResult(unit.key, str(path), "failed", f"{path}: {failed[unit.key]}")
     return results
 
 

@@ -12,7 +12,7 @@ from dasmil.errors import InputError, unknown_name
 from dasmil.ops.das_attention.chunked import chunked
 from dasmil.ops.das_attention.dropout import draw_seed, keep_factors
 from dasmil.ops.das_attention.factored import Options, attend, fold, make_pairs, unfold
-from dasmil.ops.das_attention.inputs import check_scales, check_shapes, check_values
+from dasmil.ops.das_attention.inputs import check_scales, check_settings, check_shapes, check_values
 from dasmil.ops.das_attention.native import Settings, available, check_supported, load, native
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
@@ -61,12 +61,11 @@ def das_attention(
     backend: "native" (CPU, float32 and below), "chunked" (PyTorch, any device and dtype), "reference" (the equations as
     written), "auto": native where it can, else chunked; a missing native kernel is reported once.
     """
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
-    if phi not in PHI:
+    if not isinstance(phi, str) or phi not in PHI:
         raise unknown_name("phi", phi, PHI)
-    if not 0 <= dropout_p < 1:
-        raise InputError(f"dropout_p is {dropout_p}, expected a probability from 0 up to but not including 1")
+    check_settings(dropout_p, product_term, self_pair, return_weights)
     check_scales(scale, distance_scale)
     check_shapes(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section)
     if coords.requires_grad and backend != "reference" and torch.is_grad_enabled():

@@ -29,8 +29,8 @@ def check_shapes(
     """Types, shapes, dtypes and devices: only attributes are read, no element is."""
     given = (
         ("query", query), ("key", key), ("value", value), ("coords", coords), ("theta", theta), ("beta", beta),
-        ("mask", mask), ("section", section), ("key_embed", key_embed), ("query_embed", query_embed),
-        ("value_embed", value_embed),
+        ("key_embed", key_embed), ("query_embed", query_embed), ("value_embed", value_embed), ("mask", mask),
+        ("section", section),
     )  # fmt: skip
     for name, tensor in given:
         if not isinstance(tensor, Tensor) and (tensor is not None or name in ("query", "key", "value", "coords")):
@@ -44,8 +44,8 @@ def check_shapes(
     if d == 0:
         raise InputError(f"query has shape {_show(shape)}, expected at least one number for each instance")
     lead = shape[:-2]
-    for name, tensor in given[:4]:
-        if tensor.dtype not in FLOATS:
+    for name, tensor in given[:9]:
+        if tensor is not None and tensor.dtype not in FLOATS:
             raise InputError(f"{name} has dtype {tensor.dtype}, expected a floating dtype; convert it with .float()")
     if key.shape != shape:
         raise InputError(f"key has shape {_show(key.shape)}, expected that of query: {_show(shape)}")
@@ -83,6 +83,16 @@ def check_shapes(
     for name, tensor in given:
         if tensor is not None and tensor.device != device:
             raise InputError(f"{name} is on {tensor.device} but query is on {device}; move it with .to(query.device)")
+
+
+def check_settings(dropout_p: float, product_term: bool, self_pair: bool, return_weights: bool) -> None:
+    """The probability, and what is yes or no: any other value would mean something else to each backend."""
+    if not isinstance(dropout_p, Real) or not 0 <= dropout_p < 1:
+        raise InputError(f"dropout_p is {dropout_p!r}, expected a probability from 0 up to but not including 1")
+    named = ("product_term", product_term), ("self_pair", self_pair), ("return_weights", return_weights)
+    for name, found in named:
+        if not isinstance(found, bool):
+            raise InputError(f"{name} is {found!r}, expected True or False")
 
 
 def check_scales(scale: float | Tensor, distance_scale: float | Tensor) -> None:

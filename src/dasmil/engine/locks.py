@@ -1,15 +1,21 @@
-"""One process per slide: a lock of the operating system, which dies with its holder, so no lock is ever stale."""
+"""Locks of the operating system, which die with their holder: no lock is ever stale, and the dead are known."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 LockState = Literal["held", "busy", "unsupported"]
+MARK = ".mark"
+_HOST = re.sub(r"\W", "_", socket.gethostname())
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK}
 
 
@@ -46,3 +52,41 @@ def file_lock(path: Path) -> Iterator[LockState]:
     finally:
         path.unlink(missing_ok=True)
         os.close(handle)
+
+
+@contextmanager
+def own_mark(folder: Path, kind: str) -> Iterator[Path]:
+    """A new hidden file in folder that is there, and locked, as long as this process works; first clears the dead."""
+    clear_dead(folder)
+    while True:
+        mark = folder / f".{kind}-{_HOST}-{uuid4().hex[:12]}{MARK}"
+        with file_lock(mark) as state:
+            if state == "busy":  # another process took it for a dead one's before it was locked
+                continue
+            mark.touch()
+            try:
+                yield mark
+            finally:
+                _remove(mark)
+        return
+
+
+def clear_dead(folder: Path) -> None:
+    """Remove the marks in folder, and what goes with them, of processes of this machine that were killed.
+
+    Of this machine alone, because on some network file systems a lock is not seen by the others.
+    """
+    for mark in folder.glob(f".*-{_HOST}-*{MARK}"):
+        with file_lock(mark) as state:
+            if state == "held":
+                _remove(mark)
+
+
+def mark_folder(mark: Path) -> Path:
+    """The folder that its owner may make beside a mark; it is removed with it."""
+    return mark.with_name(mark.name.removeprefix(".").removesuffix(MARK))
+
+
+def _remove(mark: Path) -> None:
+    shutil.rmtree(mark_folder(mark), ignore_errors=True)
+    mark.unlink(missing_ok=True)
