@@ -142,10 +142,22 @@ def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
     assert page.get_attribute("#bag-1", "aria-selected") == "true"
     page.keyboard.press("n")
     page.wait_for_selector("#tile h2")
-    top = int(collages.shelf.open(1).explanation.scores["contribution"].argmax())
+    top = int(collages.shelf.open(1).explanation.scores["contribution"].abs().argmax())
     assert page.inner_text("#tile h2") == f"Instance #{top}"
     page.keyboard.press("Escape")
     page.wait_for_selector("#tile h2", state="detached")
+
+
+def test_the_strongest_instances_are_those_for_and_against_the_class(page: Page, plain: Viewer) -> None:
+    opened(page, plain)
+    values = plain.shelf.open(0).explanation.scores["contribution"].numpy()
+    order = np.argsort(-np.abs(values), kind="stable")[:24]
+    assert values[order[0]] < 0 < values[order].max(), "the strongest speaks against, others for the class"
+    shown = page.locator("#strip button").evaluate_all("buttons => buttons.map((b) => Number(b.dataset.instance))")
+    assert shown == order.tolist()
+    for key, expected in (("n", order[0]), ("n", order[1]), ("p", order[0])):
+        page.keyboard.press(key)
+        wait_until(page, f"document.querySelector('#tile h2')?.textContent === 'Instance #{expected}'")
 
 
 def test_the_worst_errors_of_several_classes_come_first(page: Page, three_classes: Viewer) -> None:

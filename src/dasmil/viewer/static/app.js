@@ -1,6 +1,6 @@
 // The viewer: one bag at a time on a deep-zoom picture, with its instances drawn over it. State lives in the URL fragment.
 
-import { drawBar, highest, levels, makeScale } from "./colour.js";
+import { drawBar, levels, makeScale, strongest } from "./colour.js";
 import { count, decimals, element, length, niceLength, number, plus, short } from "./format.js";
 import { Overlay } from "./overlay.js";
 import { BagList, showBag, showTile } from "./panel.js";
@@ -175,7 +175,7 @@ async function showScore() {
   const values = await fetchFloats(`api/bag/${bag.index}/score/${encodeURIComponent(info.name)}`);
   if (bag !== state.bag) return;
   const scale = makeScale(values, info.signed);
-  state.score = { info, values, scale, top: highest(values, 24) };
+  state.score = { info, values, scale, top: strongest(values, scale, 24) };
   get("legend").hidden = false;
   drawBar(get("bar"), scale);
   const labels = get("bar-labels").children;
