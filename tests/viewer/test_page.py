@@ -73,6 +73,13 @@ def pixels(page: Page, path: str) -> np.ndarray:
     return np.asarray(Image.open(path).convert("RGB")).astype(int)
 
 
+PLACE_ON_GROUND = """([column, row]) => { // of a grid of 40 columns with half a tile around it
+    const item = OpenSeadragon.getViewer(document.querySelector('#picture')).world.getItemAt(0);
+    const side = item.source.dimensions.x / 41;
+    const p = item.imageToViewerElementCoordinates(new OpenSeadragon.Point((column + 1) * side, (row + 1) * side));
+    return [p.x, p.y]; }"""
+
+
 def test_a_click_shows_what_the_instance_attends_to(page: Page, collages: Viewer) -> None:
     opened(page, collages, "#bag=mnist-collage/test/0001")
     page.mouse.click(*place_of(page, collages, 1, 4))
@@ -204,6 +211,32 @@ def test_zoom_overlay_threshold_and_export(page: Page, slide: Viewer, tmp_path) 
         page.click("#export")
     download.value.save_as(tmp_path / "view.png")
     assert Image.open(tmp_path / "view.png").size == (840, 800)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_on_a_plain_ground_are_those_of_the_legend(page: Page, plain: Viewer, theme, tmp_path) -> None:
+    page.emulate_media(color_scheme=theme)
+    opened(page, plain)
+    page.wait_for_timeout(800)
+    against = [31, 78, 121]  # the lower end of the scale
+    bar = page.locator("#bar").bounding_box()
+    assert bar is not None
+    shown = pixels(page, str(tmp_path / "opaque.png"))
+    assert shown[round(bar["y"]) + 5, round(bar["x"])].tolist() == against, "the legend"
+    column, row = map(round, page.evaluate(PLACE_ON_GROUND, [777 % 40, 777 // 40]))
+    assert shown[row, column].tolist() == against, "the map"
+    assert "opacity" not in page.url, "not chosen"
+    page.locator("#opacity").fill("50")
+    page.wait_for_timeout(300)
+    ground = np.array([255, 255, 255] if theme == "light" else [20, 20, 20])
+    half = pixels(page, str(tmp_path / "half.png"))[row, column]
+    assert np.abs(half - (np.array(against) + ground) / 2).max() <= 2
+    assert "opacity=50" in page.url
+
+
+def test_over_a_picture_the_tiles_let_it_show_through(page: Page, slide: Viewer) -> None:
+    opened(page, slide)
+    assert page.input_value("#opacity") == "65"
 
 
 def test_messages_for_what_cannot_be_shown(page: Page, collages: Viewer) -> None:
