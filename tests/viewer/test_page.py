@@ -79,6 +79,22 @@ PLACE_ON_GROUND = """([column, row]) => { // of a grid of 40 columns with half a
     const p = item.imageToViewerElementCoordinates(new OpenSeadragon.Point((column + 1) * side, (row + 1) * side));
     return [p.x, p.y]; }"""
 
+SEAMS = """async ([columns, rows, side]) => {
+    const { Overlay } = await import('/static/overlay.js');
+    const canvas = document.createElement('canvas');
+    canvas.style.cssText = 'position: fixed; left: 0; top: 0; width: 600px; height: 300px';
+    document.body.append(canvas);
+    const n = columns * rows; // 64 columns: a bitmap of 2048 pixels, 32 a tile
+    const overlay = new Overlay(canvas, () => ({ x0: 0.1875, y0: 0.1875, scale: 20 / 30 }));
+    const place = (k) => 15 + 0.46875 + 30 * k; // edges at .5 of a pixel, on the screen and in the bitmap
+    const x = Float32Array.from({ length: n }, (_, i) => place(i % columns));
+    const y = Float32Array.from({ length: n }, (_, i) => place(Math.floor(i / columns)));
+    overlay.setBag({ x, y, side, round: false, width: 1920, height: 1500 });
+    overlay.setColours(new Int16Array(n), [[0, 0, 0]]);
+    overlay.draw({ opacity: 0.5, selected: -1, lines: [], theme: {} });
+    const { data } = canvas.getContext('2d').getImageData(10, 10, 580, 280);
+    return [...new Set(data.filter((_, k) => k % 4 === 3))].sort((a, b) => a - b); }"""
+
 
 def test_a_click_shows_what_the_instance_attends_to(page: Page, collages: Viewer) -> None:
     opened(page, collages, "#bag=mnist-collage/test/0001")
@@ -237,6 +253,15 @@ def test_colours_on_a_plain_ground_are_those_of_the_legend(page: Page, plain: Vi
 def test_over_a_picture_the_tiles_let_it_show_through(page: Page, slide: Viewer) -> None:
     opened(page, slide)
     assert page.input_value("#opacity") == "65"
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(40, 20), (64, 50)], ids=["drawn one by one", "drawn as a bitmap"])
+@pytest.mark.parametrize("side", [29.998, 30.002])
+def test_no_seams_between_tiles_that_touch(page: Page, plain: Viewer, columns: int, rows: int, side: float) -> None:
+    """Tiles 30 apart whose edges fall halfway between two pixels, and whose side is rounded."""
+    opened(page, plain)
+    alphas = page.evaluate(SEAMS, [columns, rows, side])
+    assert alphas == [128], "0 is a gap, 192 two tiles on one another"
 
 
 def test_messages_for_what_cannot_be_shown(page: Page, collages: Viewer) -> None:
