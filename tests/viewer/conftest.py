@@ -100,6 +100,19 @@ def slide() -> Iterator[Viewer]:
 
 
 @pytest.fixture(scope="session")
+def plain() -> Iterator[Viewer]:
+    """A grid of 40 x 30 tiles without a slide; the strongest of them, 777, speaks against the class."""
+    torch.manual_seed(6)
+    model = create_model("mean-pool", in_features=4, unit="um")
+    y, x = torch.meshgrid(torch.arange(30), torch.arange(40), indexing="ij")
+    coords = torch.stack([x, y], -1).reshape(-1, 2) * 112.3
+    features = torch.randn(1200, 4)
+    features[777] = -3 * features[277]  # of which the contribution is the highest
+    bag = Bag(features, coords, "um", "grid", metadata={"tile_um": 112.3})
+    yield from serve(Shelf("without a slide", "for tests", model, [Entry("grid", lambda: bag)]))
+
+
+@pytest.fixture(scope="session")
 def three_classes() -> Iterator[Viewer]:
     """Four bags of three classes; a bag's probability is that of the class it was taken for."""
     torch.manual_seed(5)

@@ -73,6 +73,29 @@ def pixels(page: Page, path: str) -> np.ndarray:
     return np.asarray(Image.open(path).convert("RGB")).astype(int)
 
 
+PLACE_ON_GROUND = """([column, row]) => { // of a grid of 40 columns with half a tile around it
+    const item = OpenSeadragon.getViewer(document.querySelector('#picture')).world.getItemAt(0);
+    const side = item.source.dimensions.x / 41;
+    const p = item.imageToViewerElementCoordinates(new OpenSeadragon.Point((column + 1) * side, (row + 1) * side));
+    return [p.x, p.y]; }"""
+
+SEAMS = """async ([columns, rows, side]) => {
+    const { Overlay } = await import('/static/overlay.js');
+    const canvas = document.createElement('canvas');
+    canvas.style.cssText = 'position: fixed; left: 0; top: 0; width: 600px; height: 300px';
+    document.body.append(canvas);
+    const n = columns * rows; // 64 columns: a bitmap of 2048 pixels, 32 a tile
+    const overlay = new Overlay(canvas, () => ({ x0: 0.1875, y0: 0.1875, scale: 20 / 30 }));
+    const place = (k) => 15 + 0.46875 + 30 * k; // edges at .5 of a pixel, on the screen and in the bitmap
+    const x = Float32Array.from({ length: n }, (_, i) => place(i % columns));
+    const y = Float32Array.from({ length: n }, (_, i) => place(Math.floor(i / columns)));
+    overlay.setBag({ x, y, side, round: false, width: 1920, height: 1500 });
+    overlay.setColours(new Int16Array(n), [[0, 0, 0]]);
+    overlay.draw({ opacity: 0.5, selected: -1, lines: [], theme: {} });
+    const { data } = canvas.getContext('2d').getImageData(10, 10, 580, 280);
+    return [...new Set(data.filter((_, k) => k % 4 === 3))].sort((a, b) => a - b); }"""
+
+
 def test_a_click_shows_what_the_instance_attends_to(page: Page, collages: Viewer) -> None:
     opened(page, collages, "#bag=mnist-collage/test/0001")
     page.mouse.click(*place_of(page, collages, 1, 4))
@@ -142,10 +165,22 @@ def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
     assert page.get_attribute("#bag-1", "aria-selected") == "true"
     page.keyboard.press("n")
     page.wait_for_selector("#tile h2")
-    top = int(collages.shelf.open(1).explanation.scores["contribution"].argmax())
+    top = int(collages.shelf.open(1).explanation.scores["contribution"].abs().argmax())
     assert page.inner_text("#tile h2") == f"Instance #{top}"
     page.keyboard.press("Escape")
     page.wait_for_selector("#tile h2", state="detached")
+
+
+def test_the_strongest_instances_are_those_for_and_against_the_class(page: Page, plain: Viewer) -> None:
+    opened(page, plain)
+    values = plain.shelf.open(0).explanation.scores["contribution"].numpy()
+    order = np.argsort(-np.abs(values), kind="stable")[:24]
+    assert values[order[0]] < 0 < values[order].max(), "the strongest speaks against, others for the class"
+    shown = page.locator("#strip button").evaluate_all("buttons => buttons.map((b) => Number(b.dataset.instance))")
+    assert shown == order.tolist()
+    for key, expected in (("n", order[0]), ("n", order[1]), ("p", order[0])):
+        page.keyboard.press(key)
+        wait_until(page, f"document.querySelector('#tile h2')?.textContent === 'Instance #{expected}'")
 
 
 def test_the_worst_errors_of_several_classes_come_first(page: Page, three_classes: Viewer) -> None:
@@ -192,6 +227,41 @@ def test_zoom_overlay_threshold_and_export(page: Page, slide: Viewer, tmp_path) 
         page.click("#export")
     download.value.save_as(tmp_path / "view.png")
     assert Image.open(tmp_path / "view.png").size == (840, 800)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_on_a_plain_ground_are_those_of_the_legend(page: Page, plain: Viewer, theme, tmp_path) -> None:
+    page.emulate_media(color_scheme=theme)
+    opened(page, plain)
+    page.wait_for_timeout(800)
+    against = [31, 78, 121]  # the lower end of the scale
+    bar = page.locator("#bar").bounding_box()
+    assert bar is not None
+    shown = pixels(page, str(tmp_path / "opaque.png"))
+    assert shown[round(bar["y"]) + 5, round(bar["x"])].tolist() == against, "the legend"
+    column, row = map(round, page.evaluate(PLACE_ON_GROUND, [777 % 40, 777 // 40]))
+    assert shown[row, column].tolist() == against, "the map"
+    assert "opacity" not in page.url, "not chosen"
+    page.locator("#opacity").fill("50")
+    page.wait_for_timeout(300)
+    ground = np.array([255, 255, 255] if theme == "light" else [20, 20, 20])
+    half = pixels(page, str(tmp_path / "half.png"))[row, column]
+    assert np.abs(half - (np.array(against) + ground) / 2).max() <= 2
+    assert "opacity=50" in page.url
+
+
+def test_over_a_picture_the_tiles_let_it_show_through(page: Page, slide: Viewer) -> None:
+    opened(page, slide)
+    assert page.input_value("#opacity") == "65"
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(40, 20), (64, 50)], ids=["drawn one by one", "drawn as a bitmap"])
+@pytest.mark.parametrize("side", [29.998, 30.002])
+def test_no_seams_between_tiles_that_touch(page: Page, plain: Viewer, columns: int, rows: int, side: float) -> None:
+    """Tiles 30 apart whose edges fall halfway between two pixels, and whose side is rounded."""
+    opened(page, plain)
+    alphas = page.evaluate(SEAMS, [columns, rows, side])
+    assert alphas == [128], "0 is a gap, 192 two tiles on one another"
 
 
 def test_messages_for_what_cannot_be_shown(page: Page, collages: Viewer) -> None:

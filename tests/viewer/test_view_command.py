@@ -20,6 +20,7 @@ from dasmil.data import load_dataset
 from dasmil.data.store import write_bag
 from dasmil.models import create_model
 from dasmil.types import Bag
+from dasmil.viewer.server import _list
 from dasmil.viewer.shelf import Shelf
 from dasmil.wsi.reader import fingerprint
 
@@ -39,7 +40,9 @@ def folder(tmp_path: Path) -> Path:
         facts = {"tile_um": 20.0, "mpp": 0.5, "slide_width_px": 400, "slide_height_px": 300}
         facts["source_fingerprint"] = fingerprint(slide) if name == "a" else "sampled-sha256:0"
         coords = torch.tensor([[20.0, 20.0], [60.0, 40.0], [150.0, 100.0]])
-        write_bag(tmp_path / "bags" / f"{name}.h5", Bag(torch.randn(3, 8), coords, "um", name, metadata=facts))
+        patient = "patient-7" if name == "b" else None
+        bag = Bag(torch.randn(3, 8), coords, "um", name, patient_id=patient, metadata=facts)
+        write_bag(tmp_path / "bags" / f"{name}.h5", bag)
     model = create_model("das-mil", in_features=8, out_features=4, unit="um", distance_scale=50.0)
     model.save(tmp_path / "model.safetensors")
     return tmp_path
@@ -83,6 +86,24 @@ def test_other_bags_are_shown_with_the_class_names_of_the_run(folder: Path, monk
     view_module.view(model=model, bags=folder / "bags")
     view_module.view(model=folder / "model.safetensors", bags=folder / "bags")
     assert [shelf.classes for shelf in shelves] == [("benign", "7"), ("benign", "7"), ("negative", "positive")]
+
+
+def test_the_list_knows_the_patients_of_a_run_and_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelves: list[Shelf] = []
+    monkeypatch.setattr(view_module, "serve", lambda shelf, *_: shelves.append(shelf))
+    seed = folder / "run" / "seed-0"
+    seed.mkdir(parents=True)
+    shutil.copy(folder / "model.safetensors", seed)
+    config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "data": {}}
+    (folder / "run" / "config.json").write_text(json.dumps(config))
+    known = "bag_id,split,label,logit,probability,prediction"
+    (seed / "predictions.csv").write_text(f"{known},patient_id\na,test,1,0,0.5,1,patient-3\nb,test,0,0,0.5,1,\n")
+    view_module.view(folder / "run")
+    (seed / "predictions.csv").write_text(f"{known}\na,test,1,0,0.5,1\n")  # as older versions wrote it
+    view_module.view(folder / "run")
+    view_module.view(model=folder / "model.safetensors", bags=folder / "bags")
+    patients = [{bag["id"]: bag["patient"] for bag in _list(shelf)["bags"]} for shelf in shelves]
+    assert patients == [{"a": "patient-3", "b": None}, {"a": None}, {"a": None, "b": "patient-7", "c": None}]
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,7 @@ def _run_entries(
             prediction=int(row["prediction"]),
             probability=float(row["probability"]) if row.get("probability") else None,
             split=row["split"],
+            patient=row.get("patient_id") or None,  # older runs did not write it
         )
         for name in split or known
         for row in rows
@@ -236,6 +237,7 @@ def _folder_shelf(
 
     found = unlabelled_bags(bags, **scale)
     entries = [
-        Entry(bag_id=name, load=lambda k=k: found[k], picture=find_picture) for k, name in enumerate(found.bag_ids)
+        Entry(bag_id=bag.bag_id, load=lambda k=k: found[k], picture=find_picture, patient=bag.patient_id)
+        for k, bag in enumerate(found.entries)
     ]
     return Shelf(title, str(bags), load_model(model), entries, tuple(map(str, classes)) if classes else None)

@@ -1,13 +1,14 @@
 // The viewer: one bag at a time on a deep-zoom picture, with its instances drawn over it. State lives in the URL fragment.
 
-import { drawBar, highest, levels, makeScale } from "./colour.js";
+import { drawBar, levels, makeScale, strongest } from "./colour.js";
 import { count, decimals, element, length, niceLength, number, plus, short } from "./format.js";
 import { Overlay } from "./overlay.js";
 import { BagList, showBag, showTile } from "./panel.js";
 
 const get = (id) => document.getElementById(id);
 const UNKNOWN = [150, 150, 150];
-const state = { run: null, bag: null, entry: null, score: null, selected: -1, instance: null, list: null, request: 0, preferred: null };
+const OVER_PICTURE = 65, OVER_NOTHING = 100; // opacity in percent, unless one is chosen: colours are those of the legend where nothing is to show through
+const state = { run: null, bag: null, entry: null, score: null, selected: -1, instance: null, list: null, request: 0, preferred: null, opacity: null };
 
 async function fetchJson(path) {
   const response = await fetch(path);
@@ -154,6 +155,7 @@ async function place(index, bag, coords) {
     viewer.open(tileSource(bag));
   });
   state.bag = bag;
+  get("opacity").value = state.opacity ?? (bag.picture ? OVER_PICTURE : OVER_NOTHING);
   overlay.setBag({ x, y, side: bag.instance_size * bag.frame.px_per_unit, round: bag.round, width: bag.frame.width * bag.frame.px_per_unit, height: bag.frame.height * bag.frame.px_per_unit });
   overlay.setColours(new Int16Array(bag.n), [UNKNOWN]);
 }
@@ -175,7 +177,7 @@ async function showScore() {
   const values = await fetchFloats(`api/bag/${bag.index}/score/${encodeURIComponent(info.name)}`);
   if (bag !== state.bag) return;
   const scale = makeScale(values, info.signed);
-  state.score = { info, values, scale, top: highest(values, 24) };
+  state.score = { info, values, scale, top: strongest(values, scale, 24) };
   get("legend").hidden = false;
   drawBar(get("bar"), scale);
   const labels = get("bar-labels").children;
@@ -256,14 +258,16 @@ function saveState() {
   if (!state.bag) return;
   const b = viewer.viewport.getBounds();
   const view = [b.x, b.y, b.width, b.height].map((v) => v.toFixed(5)).join(",");
-  const fields = { bag: state.entry.id, score: state.preferred ?? "", opacity: get("opacity").value, threshold: get("threshold").value, view };
+  const fields = { bag: state.entry.id, score: state.preferred ?? "", threshold: get("threshold").value, view };
+  if (state.opacity !== null) fields.opacity = state.opacity;
   if (state.selected >= 0) fields.tile = state.selected;
   history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
 }
 
 function readState() {
   const fields = new URLSearchParams(location.hash.slice(1));
-  for (const id of ["opacity", "threshold"]) if (fields.has(id)) get(id).value = fields.get(id);
+  if (fields.has("threshold")) get("threshold").value = fields.get("threshold");
+  state.opacity = fields.get("opacity");
   const view = (fields.get("view") ?? "").split(",").map(Number);
   const index = state.run.bags.findIndex((b) => b.id === fields.get("bag"));
   const missing = index < 0 && fields.has("bag") ? fields.get("bag") : null;
@@ -327,7 +331,7 @@ function listen() {
   get("stage").addEventListener("mousemove", tooltip);
   get("stage").addEventListener("mouseleave", () => { get("tooltip").hidden = true; });
   get("score").addEventListener("change", async () => { await showScore(); saveState(); });
-  get("opacity").addEventListener("input", () => { redraw(); saveState(); });
+  get("opacity").addEventListener("input", () => { state.opacity = get("opacity").value; redraw(); saveState(); });
   get("threshold").addEventListener("input", () => { paint(); saveState(); });
   get("lines").addEventListener("change", redraw);
   get("fit").addEventListener("click", () => viewer.viewport.goHome());

@@ -21,7 +21,7 @@ export function makeScale(values, signed) {
   const span = high - low || 1;
   const palette = Array.from({ length: STEPS }, (_, k) => ramp(signed ? DIVERGING : CIVIDIS, k / (STEPS - 1)));
   const level = (v) => Math.round(Math.min(1, Math.max(0, (v - low) / span)) * (STEPS - 1));
-  return { low, high, signed, sorted, palette, level, rgb: (v) => palette[level(v)] };
+  return { low, high, signed, sorted, palette, level, rgb: (v) => palette[level(v)], strength: (v) => (signed ? Math.abs(v) : v) };
 }
 
 /** The finite values (or, where signed, their sizes), from weakest to strongest. */
@@ -33,15 +33,15 @@ function ordered(values, signed) {
 /** For every value its place in the palette; -1 where it is missing or among the weakest share `cut`. */
 export function levels(values, scale, cut) {
   const weakest = cut > 0 && scale.sorted.length ? scale.sorted[Math.min(scale.sorted.length - 1, Math.floor(cut * scale.sorted.length))] : -Infinity;
-  return Int16Array.from(values, (v) => (Number.isFinite(v) && (scale.signed ? Math.abs(v) : v) >= weakest ? scale.level(v) : -1));
+  return Int16Array.from(values, (v) => (Number.isFinite(v) && scale.strength(v) >= weakest ? scale.level(v) : -1));
 }
 
-/** Numbers of the `count` highest values, highest first; the whole list is never sorted by number. */
-export function highest(values, count) {
-  const least = values.slice().sort().at(-Math.min(count, values.length)) ?? 0;
+/** Numbers of the `count` strongest values, strongest first, where signed of either sign; the whole list is never sorted by number. */
+export function strongest(values, scale, count) {
+  const least = scale.sorted.at(-Math.min(count, scale.sorted.length)) ?? 0;
   const found = [];
-  values.forEach((v, i) => { if (v >= least) found.push(i); });
-  return found.sort((a, b) => values[b] - values[a]).slice(0, count);
+  values.forEach((v, i) => { if (scale.strength(v) >= least) found.push(i); });
+  return found.sort((a, b) => scale.strength(values[b]) - scale.strength(values[a])).slice(0, count);
 }
 
 export function drawBar(canvas, scale) {

@@ -4,6 +4,28 @@ const BITMAP_SIDE = 2048;
 const LINE = "#000000", CASING = "rgba(255, 255, 255, .85)";
 const DRAWN_SINGLY = 3000; // instances; up to here no bitmap is needed
 
+/**
+ * Lower and upper edge of every mark along one axis. Edges less than a hundredth of a mark apart become one: where tiles touch,
+ * both would otherwise be rounded to pixels by themselves, and leave a seam where they fall to different sides.
+ */
+function edges(centre, side) {
+  const n = centre.length;
+  const all = new Float64Array(2 * n);
+  for (let i = 0; i < n; i++) { all[i] = centre[i] - side / 2; all[n + i] = centre[i] + side / 2; }
+  const kept = [];
+  let last = -Infinity;
+  for (const v of all.slice().sort()) if (v - last > side / 100) { kept.push(v); last = v; }
+  for (let k = 0; k < all.length; k++) {
+    let low = 0, high = kept.length; // kept[low] <= all[k] < kept[high]
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (kept[middle] <= all[k]) low = middle; else high = middle;
+    }
+    all[k] = kept[low];
+  }
+  return { lower: all.subarray(0, n), upper: all.subarray(n) };
+}
+
 export class Overlay {
   constructor(canvas, project) {
     this.canvas = canvas;
@@ -18,6 +40,8 @@ export class Overlay {
     this.level = null;
     this.next = null;
     if (!bag) return;
+    this.across = edges(bag.x, bag.side);
+    this.down = edges(bag.y, bag.side);
     // A grid of buckets, as one list of instances ordered by bucket: start[k] .. start[k + 1] are those of bucket k.
     const cell = Math.max(bag.side, Math.max(bag.width, bag.height) / 256);
     this.cell = cell;
@@ -42,7 +66,7 @@ export class Overlay {
 
   /** All instances as one picture, pixels written directly: a hundred thousand marks take milliseconds. */
   paintBitmap(palette) {
-    const { bag, level } = this;
+    const { bag, level, across, down } = this;
     const factor = BITMAP_SIDE / Math.max(bag.width, bag.height);
     const width = Math.max(1, Math.round(bag.width * factor));
     const height = Math.max(1, Math.round(bag.height * factor));
@@ -54,12 +78,16 @@ export class Overlay {
     for (let i = 0; i < level.length; i++) {
       if (level[i] < 0) continue;
       const x = bag.x[i] * factor, y = bag.y[i] * factor;
-      const top = Math.round(y - half); // both edges are rounded: tiles that touch on the slide touch here
-      const bottom = Math.max(top + 1, Math.round(y + half));
+      const top = Math.round(down.lower[i] * factor); // both edges are rounded: tiles that touch on the slide touch here
+      const bottom = Math.max(top + 1, Math.round(down.upper[i] * factor));
+      let left = Math.round(across.lower[i] * factor);
+      let right = Math.max(left + 1, Math.round(across.upper[i] * factor));
       for (let row = Math.max(0, top); row < Math.min(height, bottom); row++) {
-        const reach = disc ? Math.sqrt(Math.max(0, half * half - (row + 0.5 - y) ** 2)) : half;
-        const left = Math.round(x - reach);
-        const right = Math.max(left + (disc ? 0 : 1), Math.round(x + reach));
+        if (disc) {
+          const reach = Math.sqrt(Math.max(0, half * half - (row + 0.5 - y) ** 2));
+          left = Math.round(x - reach);
+          right = Math.round(x + reach);
+        }
         pixels.fill(packed[level[i]], row * width + Math.max(0, left), row * width + Math.min(width, Math.max(0, right)));
       }
     }
@@ -73,7 +101,7 @@ export class Overlay {
 
   /** Draws the visible instances one by one, colour by colour: changing the colour is what costs. */
   drawMarks(context, x0, y0, scale, width, height, ratio) {
-    const { bag, level, styles } = this;
+    const { bag, level, styles, across, down } = this;
     const side = Math.max(2, bag.side * scale);
     const snap = (v) => Math.round(v * ratio) / ratio;
     const first = new Int32Array(styles.length).fill(-1);
@@ -86,15 +114,14 @@ export class Overlay {
     for (let k = 0; k < styles.length; k++) {
       context.fillStyle = styles[k];
       for (let i = first[k]; i >= 0; i = this.next[i]) {
-        const x = x0 + bag.x[i] * scale, y = y0 + bag.y[i] * scale;
         if (bag.round && side > 2.5) {
           context.beginPath();
-          context.arc(x, y, side / 2, 0, 7);
+          context.arc(x0 + bag.x[i] * scale, y0 + bag.y[i] * scale, side / 2, 0, 7);
           context.fill();
         } else {
           // Both edges on whole pixels: no seams between tiles that touch.
-          const left = snap(x - side / 2), top = snap(y - side / 2);
-          context.fillRect(left, top, snap(x + side / 2) - left, snap(y + side / 2) - top);
+          const left = snap(x0 + across.lower[i] * scale), top = snap(y0 + down.lower[i] * scale);
+          context.fillRect(left, top, Math.max(2, snap(x0 + across.upper[i] * scale) - left), Math.max(2, snap(y0 + down.upper[i] * scale) - top));
         }
       }
     }

@@ -71,6 +71,7 @@ export function showBag(entry, bag) {
     if (bag.distance_share) facts.push(["Share that came from distance", percent(bag.distance_share)]);
     if (bag.method !== "exact") facts.push(["Account", bag.method]);
   }
+  if (entry.patient && entry.patient !== entry.id) facts.unshift(["Patient", entry.patient]);
   get("bag").replaceChildren(element("h2", {}, entry.id),
     list(facts), ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
 }
