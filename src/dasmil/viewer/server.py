@@ -137,7 +137,6 @@ def _list(shelf: Shelf) -> dict:
             "probability": entry.probability,
             "split": entry.split,
             "patient": entry.patient,
-            "n": entry.instances,
         }
         for index, entry in enumerate(shelf.entries)
     ]

@@ -61,7 +61,6 @@ class Entry:
     probability: float | None = None
     split: str | None = None
     patient: str | None = None
-    instances: int | None = None
     warning: str | None = None
 
 

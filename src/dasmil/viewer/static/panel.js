@@ -32,7 +32,7 @@ export class BagList {
     const error = (b) => (this.several ? (b.label === b.prediction ? 1 - p(b) : 1 + p(b)) : Math.abs((b.label > 0 ? 1 : 0) - p(b)));
     const miss = (b) => (b.label === null || b.probability === null ? -1 : error(b));
     const orders = { name: (a, b) => a.id.localeCompare(b.id), high: (a, b) => p(b) - p(a), low: (a, b) => p(a) - p(b),
-                     wrong: (a, b) => miss(b) - miss(a), size: (a, b) => (b.n ?? 0) - (a.n ?? 0) };
+                     wrong: (a, b) => miss(b) - miss(a) };
     const order = orders[get("sort").value];
     return order ? [...rows].sort(order) : rows;
   }
