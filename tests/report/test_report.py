@@ -18,6 +18,7 @@ from dasmil.report import figures, write_report
 from dasmil.report.figures import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.run import read_run
+from dasmil.report.sections import headline
 from dasmil.train.folds import write_fold_summary
 
 
@@ -79,6 +80,17 @@ def test_scores_in_the_page_are_those_of_the_summary(trained: Path, pages: dict[
     assert "Measured on test: 16 bags, 8 of them positive; 2 seeds." in page.text
     low, high = scored["interval"]["auroc"]
     assert f"{scored['mean']['auroc']:.3f}\n95 % interval {low:.3f}–{high:.3f}" in re.sub(r"\n+", "\n", page.text)
+
+
+def test_an_interval_without_width_is_no_sign_of_certainty(trained: Path):
+    run = read_run(trained / "binary")
+    scored = run.summary["splits"]["test"]
+    scored["interval"]["auroc"] = [1.0, 1.0]
+    assert headline(run, "test", "auroc").note.startswith(
+        "95 % interval 1.000–1.000 (every resample of these 16 bags scores the same), ± "
+    )
+    scored["interval"]["auroc"] = [0.999, 1.0]
+    assert headline(run, "test", "auroc").note.startswith("95 % interval 0.999–1.000, ± ")
 
 
 def test_every_bag_is_listed_with_its_mean_probability(trained: Path, pages: dict[str, str]):

@@ -26,10 +26,13 @@ FACTS = {
 def headline(run: Run, split: str, metric: str) -> Headline:
     """A score of a split in large figures, with its interval and spread."""
     scored = run.summary["splits"][split]
-    interval = interval_text(scored.get("interval", {}).get(metric))
+    ends = scored.get("interval", {}).get(metric)
+    interval = interval_text(ends)
     spread = scored.get("std", {}).get(metric)
     count = len(run.seeds) if not run.folds else len(run.folds)
     parts = [f"95 % interval {interval}"] if interval else []
+    if interval and ends[0] == ends[1]:  # a perfect score has no other resamples: no sign of certainty
+        parts[0] += f" (every resample of these {scored_bags(scored)} scores the same)"
     if count > 1:
         parts.append(f"± {decimal(spread)} over {'seeds' if not run.folds else 'folds'}")
     return Headline(METRIC_NAMES[metric], decimal(scored["mean"].get(metric)), ", ".join(parts))
