@@ -15,7 +15,7 @@ from PIL import Image
 from dasmil.cli import app
 from dasmil.data.store import read_bag, read_bag_info
 from dasmil.engine import EngineOptions
-from dasmil.engine.locks import file_lock
+from dasmil.engine.locks import HOST, file_lock
 from dasmil.errors import DataError, InputError
 from dasmil.wsi.cohort import extract, find_slides, read_mpp_table
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
@@ -104,8 +104,8 @@ def test_what_a_killed_run_left_is_cleared_but_nothing_of_a_live_one(folder):
     before = {path: path.read_bytes() for path in bags.glob("*.h5")}
     for engine in (None, EngineOptions(workers=1)):
         left = [bags / ".a.h5.0123456789ab.tmp", bags / ".a.lock", bags / "qc" / ".a.jpg.0123456789ab.tmp",
-                bags / "qc" / ".b.json.0123456789ab.tmp", bags / "logs" / ".slides-0123456789ab.mark"]  # fmt: skip
-        notes, live = bags / "logs" / "slides-0123456789ab", bags / "qc" / ".c.jpg.0123456789ab.tmp"
+                bags / "qc" / ".b.json.0123456789ab.tmp", bags / "logs" / f".slides-{HOST}-0123456789ab.mark"]  # fmt: skip
+        notes, live = bags / "logs" / f"slides-{HOST}-0123456789ab", bags / "qc" / ".c.jpg.0123456789ab.tmp"
         notes.mkdir(parents=True)
         for path in (*left, live, notes / "a.json"):
             path.touch()

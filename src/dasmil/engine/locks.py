@@ -15,7 +15,7 @@ from uuid import uuid4
 
 LockState = Literal["held", "busy", "unsupported"]
 MARK = ".mark"
-_HOST = re.sub(r"\W", "_", socket.gethostname())
+HOST = re.sub(r"\W", "_", socket.gethostname())
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK}
 
 
@@ -59,7 +59,7 @@ def own_mark(folder: Path, kind: str) -> Iterator[Path]:
     """A new hidden file in folder that is there, and locked, as long as this process works; first clears the dead."""
     clear_dead(folder)
     while True:
-        mark = folder / f".{kind}-{_HOST}-{uuid4().hex[:12]}{MARK}"
+        mark = folder / f".{kind}-{HOST}-{uuid4().hex[:12]}{MARK}"
         with file_lock(mark) as state:
             if state == "busy":  # another process took it for a dead one's before it was locked
                 continue
@@ -76,7 +76,7 @@ def clear_dead(folder: Path) -> None:
 
     Of this machine alone, because on some network file systems a lock is not seen by the others.
     """
-    for mark in folder.glob(f".*-{_HOST}-*{MARK}"):
+    for mark in folder.glob(f".*-{HOST}-*{MARK}"):
         with file_lock(mark) as state:
             if state == "held":
                 _remove(mark)
