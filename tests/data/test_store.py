@@ -237,9 +237,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 text = st.text(max_size=20)
 plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), text)
 nested = st.recursive(plain, lambda c: st.lists(c, max_size=3) | st.dictionaries(text, c, max_size=3), max_leaves=6)
-names = st.text(min_size=1, max_size=12).filter(
-    lambda s: "\0" not in s and s.isprintable() and s not in {"unit", "label", "format", "bag_id", "dasmil_version"}
-)
+KEPT = {*store._FIELDS, *store._BOOKKEEPING, "dasmil_version"}
+names = st.text(min_size=1, max_size=12).filter(lambda s: "\0" not in s and s.isprintable() and s not in KEPT)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -104,7 +104,8 @@ def test_what_a_killed_run_left_is_cleared_but_nothing_of_a_live_one(folder):
     before = {path: path.read_bytes() for path in bags.glob("*.h5")}
     for engine in (None, EngineOptions(workers=1)):
         left = [bags / ".a.h5.0123456789ab.tmp", bags / ".a.lock", bags / "qc" / ".a.jpg.0123456789ab.tmp",
-                bags / "qc" / ".b.json.0123456789ab.tmp", bags / "logs" / f".slides-{HOST}-0123456789ab.mark"]  # fmt: skip
+                bags / "qc" / ".b.json.0123456789ab.tmp",
+                bags / "logs" / f".slides-{HOST}-0123456789ab.mark"]  # fmt: skip
         notes, live = bags / "logs" / f"slides-{HOST}-0123456789ab", bags / "qc" / ".c.jpg.0123456789ab.tmp"
         notes.mkdir(parents=True)
         for path in (*left, live, notes / "a.json"):
