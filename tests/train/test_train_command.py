@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from toy import toy_bags
 
 import dasmil
 from dasmil.cli.settings import gather_settings
+from dasmil.cli.sources import run_splits
 from dasmil.errors import DasmilError, InputError
 from dasmil.models import MODELS
 from dasmil.paper.recipes import list_recipes, load_recipe
@@ -44,6 +46,17 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path):
     assert "Go on with: dasmil train --data mnist-collage" in rest
     assert rest.rstrip().endswith("--resume")
     assert "Traceback" not in rest
+
+
+def test_runs_of_the_published_protocol_are_scored_on_the_large_clean_set_too(tmp_path):
+    config = {"data": {"name": "mnist-collage", "protocol": "published"}}
+    sets = run_splits(config, ["test", "test-large"], None, tmp_path)
+    clean = dasmil.load_dataset("mnist-collage", split="test-large")
+    assert [bag.bag_id for bag in sets["test-large"]] == [bag.bag_id for bag in clean]
+    assert all(torch.equal(a.coords, b.coords) for a, b in zip(sets["test-large"], clean, strict=True))
+    assert len(sets["test"]) == 100
+    with pytest.raises(InputError, match="unknown split of the published protocol 'val'"):
+        run_splits(config, ["val"], None, tmp_path)
 
 
 def test_predict_writes_one_row_a_bag(tmp_path):

@@ -37,7 +37,8 @@ def evaluate(
     run
         Run directory of dasmil train.
     split
-        Sets of the data that the run was trained on (default: its test sets); not with --bags.
+        Sets of the data that the run was trained on (default: its test sets); not with --bags. test-large, 2,000
+        clean bags, also for runs of the published protocol.
     mnist_dir
         Folder with the four MNIST idx files.
     json

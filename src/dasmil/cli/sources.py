@@ -116,7 +116,7 @@ def run_splits(
         raise InputError("this run was not trained on built-in data: give the bags to score with --bags and --labels")
     if not names:
         names = ["test", "test-large"] if data["protocol"] == "clean" else ["test"]
-    return {name: built_in_split(data["name"], data["protocol"], name, mnist_dir) for name in names}
+    return {name: built_in_split(data["name"], *_built_in_set(data["protocol"], name), mnist_dir) for name in names}
 
 
 def labelled_bags(bags: BagArguments, config: Mapping[str, Any]) -> Cohort:
