@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import h5py
@@ -11,6 +12,7 @@ import torch
 
 from dasmil.data.made import MadeCohort, make_cohort, write_made_cohort
 
+sys.path.insert(0, str(Path(__file__).parent))  # for calls.py
 DESIGN = MadeCohort(tiles=(60, 90), islands=(1, 1), island_tiles=(2, 3), in_features=8, distance_um=800)
 
 

@@ -1,0 +1,187 @@
+"""What is done with a trained run: evaluate, predict, explain and view read other bags as the run read its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from calls import read, run
+
+from dasmil.cli import view
+from dasmil.cli.cohort_arguments import BagArguments, CohortArguments
+from dasmil.cli.cohort_source import read_alike
+from dasmil.errors import InputError
+from dasmil.viewer.shelf import Shelf
+
+
+def test_evaluate_reads_the_tables_that_training_reads(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, clini, slides = (tmp_path / name for name in ("labels.csv", "clini.csv", "slides.csv"))
+    labels.write_text("\n".join(["slide,label,patient", *(f"made-{i:04d},{'ab'[i % 2]},p{i}" for i in range(30))]))
+    clini.write_text("\n".join(["who,grade", *(f"p{i},{'ab'[i % 2]}" for i in range(8))]))
+    slides.write_text("\n".join(["who,scan", *(f"p{i},made-{i:04d}.svs" for i in range(8))]))
+    out, bags = tmp_path / "run", ("--bags", made / "bags")
+    assert run("train", *bags, "--labels", labels, "--model", "mean-pool", "--epochs", 1, "--out", out) == 0
+    short = tmp_path / "short.csv"
+    short.write_text("\n".join(labels.read_text().splitlines()[:9]))
+    pair = (*bags, "--labels", clini, "--slide-table", slides, "--label-column", "grade")
+    capsys.readouterr()
+    found = []
+    for table in ((*bags, "--labels", short), (*pair, "--patient-column", "who", "--slide-column", "scan")):
+        assert run("evaluate", out, *table, "--json") == 0
+        found.append(json.loads(capsys.readouterr().out)["splits"]["bags"])
+    assert found[0]["n"] == 8
+    assert found[0] == found[1]
+    with pytest.raises(InputError, match="no column 'stage' for the label; it has who, grade"):
+        run("evaluate", out, *pair[:-1], "stage", "--patient-column", "who", "--slide-column", "scan")
+    with pytest.raises(InputError, match=r"--classes was given, but the run numbers its classes itself \(a, b\)"):
+        run("evaluate", out, *bags, "--labels", short, "--classes", "b,a")
+    with pytest.raises(InputError, match="--labels, --slide-table came without --bags"):
+        run("evaluate", out, "--labels", clini, "--slide-table", slides)
+    with pytest.raises(InputError, match="--split names sets of the run, but --bags gives other bags"):
+        run("evaluate", out, *bags, "--labels", short, "--split", "test")
+    assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
+
+
+def test_a_bag_out_of_the_folder_of_a_run_is_explained_at_the_scale_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bags, labels = tmp_path / "clam", tmp_path / "labels.csv"
+    bags.mkdir()
+    features = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+    for i in range(12):
+        with h5py.File(bags / f"s{i}.h5", "w") as file:
+            file["features"] = features + i % 2
+            file["coords"] = [[512 * (k % 5), 512 * (k // 5)] for k in range(20)]
+    labels.write_text("\n".join(["slide,label", *(f"s{i},{('healthy', 'ill')[i % 2]}" for i in range(12))]))
+    scales = tmp_path / "scales.csv"
+    scales.write_text("\n".join(["slide,mpp", *(f"s{i},{0.25 if i else 0.5}" for i in range(12))]))
+    arguments = ("--model", "das-mil", "--epochs", 1, "--set", "starts=1", "--set", "restarts=0")
+    train = ("train", "--bags", bags, "--labels", labels, "--scale-table", scales, *arguments)
+    assert run(*train, "--out", tmp_path / "run") == 0
+    predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "run/seed-0/predictions.csv").open())}
+    name = "s0" if "s0" in predicted else next(iter(predicted))
+    capsys.readouterr()
+    assert run("explain", tmp_path / "run", "--bag", bags / f"{name}.h5", "-o", tmp_path / "out") == 0
+    said = capsys.readouterr()
+    assert "Logit of class ill " in said.out
+    assert said.err == ""
+    assert read(tmp_path / "out/explanation.json")["logit"] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
+    rows = list(csv.DictReader((tmp_path / "out/instances.csv").open()))
+    step = 512 * (0.5 if name == "s0" else 0.25)
+    assert float(rows[1]["x_um"]) - float(rows[0]["x_um"]) == pytest.approx(step)
+    page = (tmp_path / "out/explanation.html").read_text()
+    assert "a part of the logit of class ill." in page
+    assert "of class ill, logit" in page
+
+    elsewhere = tmp_path / "other.h5"  # nobody said its scale
+    elsewhere.write_bytes((bags / "s1.h5").read_bytes())
+    with pytest.raises(InputError, match=r"CLAM files give positions in level-0 pixels .* give it with --mpp"):
+        run("explain", tmp_path / "run", "--bag", elsewhere)
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "explain"])
+def test_hints_name_options_that_the_command_has(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors about label tables, scales and tables of cells say which option helps; `train` has them all."""
+    run(verb, "--help")
+    shown = capsys.readouterr().out
+    for option in (
+        "--slide-table", "--slide-column", "--label-column", "--patient-column", "--classes", "--scale-table",
+        "--bag-column", "--one-hot", "--unit", "--mpp", "--tile-um",
+    ):  # fmt: skip
+        assert f"{option} " in shown
+    assert "--split-column" not in shown
+
+
+def test_key_instances_of_a_cohort_without_any_leave_the_test_set_locked(made: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text((made / "labels.csv").read_text())
+    for bag in (made / "bags").glob("*.h5"):
+        copy = tmp_path / "bags" / bag.name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(bag.read_bytes())
+        with h5py.File(copy, "r+") as file:
+            del file["key_instances"]
+    out = tmp_path / "run"
+    assert run("train", "--bags", tmp_path / "bags", "--labels", labels, "--model", "mean-pool", "--epochs", 1,
+               "--out", out) == 0  # fmt: skip
+    with pytest.raises(InputError, match="the test set stays locked"):
+        run("explain", out, "--key-instances")
+    assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
+
+
+def test_files_for_a_run_of_patients_are_warned_of(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for per_patient in (True, False):
+        record = CohortArguments(bags=made / "bags", per_patient=per_patient).as_record()
+        assert len(read_alike({"cohort": record}, BagArguments(bags=made / "bags"))) == 30
+        warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
+        assert [("all their slides joined; here each file is predicted alone" in line) for line in warned] == [
+            True
+        ] * per_patient
+
+
+def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["patient,x,y,kind"]
+    for patient in range(12):
+        lines += [f"p{patient},{(i * 7) % 50},{(i * 13) % 50},{'AB'[(i + patient) % 2]}" for i in range(8 + patient)]
+    cells = tmp_path / "cells.csv"
+    cells.write_text("\n".join(lines))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["patient_slide,label", *(f"p{i},{i % 2}" for i in range(12))]))
+    arguments = ("--bags", cells, "--bag-column", "patient", "--one-hot", "kind", "--unit", "px", "--mpp", 0.5)
+    arguments += ("--labels", labels, "--slide-column", "patient_slide")
+    assert run("train", *arguments, "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "run") == 0
+    config = read(tmp_path / "run" / "config.json")
+    assert config["data"]["cohort"]["categories"] == ["A", "B"]
+    assert config["model"]["options"]["in_features"] == 2
+    # A patient without A cells keeps the places of both categories.
+    other = tmp_path / "other.csv"
+    other.write_text("patient,x,y,kind\nq,1,1,B\nq,2,2,B\n")
+    with pytest.raises(InputError, match="positions are in pixels"):
+        run("predict", tmp_path / "run", "--bags", other)
+    assert run("predict", tmp_path / "run", "--bags", other, "--mpp", 0.25, "-o", tmp_path / "p.csv") == 0
+    assert (tmp_path / "p.csv").read_text().splitlines()[1].startswith("q,")
+
+    # One bag of the table, under the name that predictions.csv has for it.
+    predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "run/seed-0/predictions.csv").open())}
+    name = next(iter(predicted))
+    out = tmp_path / "explained"
+    assert run("explain", tmp_path / "run", "--bag", name, "-o", out) == 0
+    explained = read(out / "explanation.json")
+    assert (explained["bag_id"], explained["n"]) == (name, 8 + int(name[1:]))
+    assert explained["logit"] == pytest.approx(float(predicted[name]["logit"]), abs=1e-5)
+    assert run("explain", tmp_path / "run", "--bag", "q", "--bags", other, "--mpp", 0.25, "-o", out) == 0
+    assert read(out / "explanation.json")["n"] == 2
+    with pytest.raises(InputError, match=r"other.csv has no bag 'qq'. Did you mean 'q'\?"):
+        run("explain", tmp_path / "run", "--bag", "qq", "--bags", other, "--mpp", 0.25)
+    with pytest.raises(InputError, match=r"cells.csv is a table of many bags: name one of them, --bag NAME --bags"):
+        run("explain", tmp_path / "run", "--bag", cells)
+
+    # The viewer reads a table by what its run noted; a model file notes nothing.
+    model = tmp_path / "run" / "seed-0" / "model.safetensors"
+    with pytest.raises(InputError, match=r"other.csv is a table of cells, and a model file does not say .* run dir"):
+        run("view", "--model", model, "--bags", other, "--mpp", 0.25)
+    shelves: list[Shelf] = []
+    monkeypatch.setattr(view, "serve", lambda shelf, *_: shelves.append(shelf))
+    run("view", tmp_path / "run", "--bags", other, "--mpp", 0.25)
+    assert [entry.bag_id for entry in shelves[0].entries] == ["q"]
+    assert shelves[0].open(0).bag.coords.tolist() == [[0.25, 0.25], [0.5, 0.5]]
+
+
+def test_columns_of_another_table_may_be_in_any_order(tmp_path: Path) -> None:
+    cells = [(f"p{i}", j, (j * 3) % 5, i % 2 + j / 10, 100 + i) for i in range(12) for j in range(6)]
+    for name, header, order in (("ab", "bag,x,y,a,b", (0, 1, 2, 3, 4)), ("ba", "b,bag,a,x,y", (4, 0, 3, 1, 2))):
+        rows = [",".join(str(cell[k]) for k in order) for cell in cells]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["slide,label", *(f"p{i},{i % 2}" for i in range(12))]))
+    cohort = ("--bags", tmp_path / "ab.csv", "--bag-column", "bag", "--unit", "um", "--labels", labels)
+    assert run("train", *cohort, "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "run") == 0
+    for name in ("ab", "ba"):
+        run("predict", tmp_path / "run", "--bags", tmp_path / f"{name}.csv", "-o", tmp_path / f"{name}.out")
+    assert (tmp_path / "ab.out").read_text() == (tmp_path / "ba.out").read_text()
