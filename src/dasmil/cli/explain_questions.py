@@ -80,13 +80,13 @@ def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_
 
 def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagArguments) -> BagArguments:
     """What is given, and for a file out of the run's own folder the scale that the run was given for it."""
-    noted = data.get("cohort", {})
+    noted = type(given).from_record(data.get("cohort", {}))
     names = ("mpp", "tile_um", "scale_table")
-    if any(getattr(given, name) is not None for name in names) or "bags" not in noted:
+    if noted.bags is None or not path.resolve().is_relative_to(noted.bags.resolve()):
         return given
-    if not path.resolve().is_relative_to(Path(noted["bags"]).resolve()):
+    if any(name in names for name in given.given()):
         return given
-    return replace(given, **{name: noted[name] for name in names if name in noted})
+    return replace(given, **{name: getattr(noted, name) for name in names})
 
 
 def _scored_bag(folder: Path, name: str, mnist_dir: Path | None) -> Bag:

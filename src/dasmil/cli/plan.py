@@ -103,9 +103,9 @@ def plan(
         print(json_module.dumps(answer, indent=2))
         return 0
     gb = 2**30
-    span = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+    counts = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     print(
-        f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {span} instances with {width} features; "
+        f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {counts} instances with {width} features; "
         f"{model}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
     print(f"time per epoch      {_duration(found.seconds_per_epoch)}")

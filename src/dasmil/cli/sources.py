@@ -60,7 +60,7 @@ def built_in_split(name: str, protocol: str, split: str, mnist_dir: Path | None)
 
 
 def _built_in_set(protocol: str, split: str) -> tuple[str, str]:
-    """Where the bags of a run's set are: `dasmil reproduce` scores clean bags too, whatever it trained on."""
+    """Where the bags of a run's set are: validation and test-large are clean bags, whatever it was trained on."""
     if split in ("validation", "test-large"):
         return "clean", {"validation": "val"}.get(split, split)
     return protocol, split
