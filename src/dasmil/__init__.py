@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported on first use, see _HOMES
+    from dasmil.attribution import explain
+    from dasmil.data import load_dataset
+    from dasmil.data.cohort import load_cohort
+    from dasmil.data.store import read_bag, write_bag
+    from dasmil.models import create_model, list_models, load_model
+    from dasmil.train import fit
+    from dasmil.types import Bag, Explanation, Output
 
 # Public names and their homes; imported on first use, so that `import dasmil` and `dasmil --help` stay quick.
 _HOMES = {
@@ -15,7 +24,7 @@ _HOMES = {
     "Output": "dasmil.types",
     "fit": "dasmil.train",
     "Explanation": "dasmil.types",
-    "explain": "dasmil.explain",
+    "explain": "dasmil.attribution",
     "create_model": "dasmil.models",
     "list_models": "dasmil.models",
     "load_model": "dasmil.models",
@@ -23,7 +32,21 @@ _HOMES = {
     "write_bag": "dasmil.data.store",
 }
 
-__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Bag",
+    "Explanation",
+    "Output",
+    "__version__",
+    "create_model",
+    "explain",
+    "fit",
+    "list_models",
+    "load_cohort",
+    "load_dataset",
+    "load_model",
+    "read_bag",
+    "write_bag",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,9 @@ import pytest
 import torch
 import uvicorn
 
+from dasmil.attribution.ground import CollageGround
 from dasmil.data import load_dataset
 from dasmil.errors import DataError
-from dasmil.explain.ground import CollageGround
 from dasmil.models import create_model
 from dasmil.types import Bag
 from dasmil.viewer.server import create_app

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from dasmil.explain.contributions import both_ways
+from dasmil.attribution.contributions import both_ways
 
 from .conftest import Viewer
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dasmil.explain import Account, explain
+from dasmil.attribution import Account, explain
 from dasmil.models import create_model
 from dasmil.types import Bag
 from dasmil.viewer.server import _account, _levels

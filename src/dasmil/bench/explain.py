@@ -75,7 +75,7 @@ def measure(tiles: int) -> Figures:
     """One process, one thread: forward pass first, then the account from the start, then one more row."""
     import torch
 
-    from dasmil.explain import Account
+    from dasmil.attribution import Account
     from dasmil.models import create_model
     from dasmil.types import Bag
 

@@ -129,10 +129,10 @@ def train_one(
 
 def _explain(out: Path) -> tuple[Path, Any, str]:
     """Explain the positive test slide with the median probability: its page, its map, and a sentence about it."""
+    from dasmil.attribution import explain
+    from dasmil.attribution.contributions import both_ways
+    from dasmil.attribution.ground import layout_of
     from dasmil.data.store import read_bag
-    from dasmil.explain import explain
-    from dasmil.explain.contributions import both_ways
-    from dasmil.explain.ground import layout_of
     from dasmil.models import load_model
     from dasmil.report.explanation.bundle import write_bundle
     from dasmil.report.explanation.heatmap import map_figure

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from dasmil.cli.cohort_arguments import BagArguments
 
 if TYPE_CHECKING:
-    from dasmil.explain.ground import Ground
+    from dasmil.attribution.ground import Ground
     from dasmil.models.base import MILModel
     from dasmil.types import Bag
 
@@ -172,11 +172,11 @@ def _one_bag(
     from rich.console import Console
     from rich.table import Table
 
+    from dasmil.attribution import explain as account
+    from dasmil.attribution.export import summary
+    from dasmil.attribution.ground import UNIT_SYMBOL
     from dasmil.cli import explain_questions as ask
     from dasmil.errors import unknown_name
-    from dasmil.explain import explain as account
-    from dasmil.explain.export import summary
-    from dasmil.explain.ground import UNIT_SYMBOL
     from dasmil.report.explanation.bundle import write_bundle
     from dasmil.report.words import class_name
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from dasmil.errors import InputError
 
 if TYPE_CHECKING:
+    from dasmil.attribution.key_table import KeyRow
     from dasmil.cli.explain_questions import Labelled
-    from dasmil.explain.key_table import KeyRow
 
 
 def keys(named: Sequence[Path], source: Labelled, gradient_bags: int, output: Path | None, json: bool) -> int:
     """Score every run named, or below a folder named; a run whose figures the output holds is not done again."""
+    from dasmil.attribution.key_table import read_rows, write_markdown, write_rows
     from dasmil.cli.explain_questions import print_table
-    from dasmil.explain.key_table import read_rows, write_markdown, write_rows
 
     runs = [run for path in named for run in _runs_below(path)]
     table = None if output is None else output / "key-instances.csv"
@@ -66,9 +66,9 @@ def _runs_below(path: Path) -> list[Path]:
 
 
 def _score(run: Path, source: Labelled, gradient_bags: int, stored: list[KeyRow], number: str) -> list[KeyRow]:
+    from dasmil.attribution.key_instances import key_scores
+    from dasmil.attribution.key_table import KeyRow, digest_of
     from dasmil.cli.explain_questions import models_of, status
-    from dasmil.explain.key_instances import key_scores
-    from dasmil.explain.key_table import KeyRow, digest_of
 
     data = source.describe(run)
     files = [run] if run.is_file() else sorted(run.rglob("seed-*/model.safetensors"))

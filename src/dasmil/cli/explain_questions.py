@@ -12,8 +12,8 @@ from dasmil.data.tables import is_table
 from dasmil.errors import DataError, InputError, nearest
 
 if TYPE_CHECKING:
+    from dasmil.attribution.ground import Ground
     from dasmil.cli.cohort_arguments import BagArguments
-    from dasmil.explain.ground import Ground
     from dasmil.models.base import MILModel
     from dasmil.types import Bag
 
@@ -227,9 +227,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
 
 def distances(run: Path, output: Path | None, json: bool) -> int:
     """The learned distance over seeds."""
-    from dasmil.explain.distance import learned_distances
-    from dasmil.explain.export import write_json
-    from dasmil.explain.ground import UNIT_SYMBOL
+    from dasmil.attribution.distance import learned_distances
+    from dasmil.attribution.export import write_json
+    from dasmil.attribution.ground import UNIT_SYMBOL
     from dasmil.report.explanation.phi import phi_figure
     from dasmil.report.style import save_png
 
@@ -259,8 +259,8 @@ def distances(run: Path, output: Path | None, json: bool) -> int:
 
 def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
     """Does space matter?"""
-    from dasmil.explain.export import write_json
-    from dasmil.explain.space_test import space_test
+    from dasmil.attribution.export import write_json
+    from dasmil.attribution.space_test import space_test
     from dasmil.report.words import bags_text
 
     models = models_of(run)

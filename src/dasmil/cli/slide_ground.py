@@ -10,7 +10,7 @@ from dasmil.errors import DataError
 if TYPE_CHECKING:
     import numpy as np
 
-    from dasmil.explain.ground import Ground
+    from dasmil.attribution.ground import Ground
     from dasmil.types import Bag
     from dasmil.wsi.reader import Slide
 
@@ -32,8 +32,8 @@ class SlideGround:
 
 def open_slide(path: Path, bag: Bag) -> tuple[Ground, float]:
     """The slide as the ground of a bag, with its level-0 pixels per unit; refused if it is not the bag's slide."""
+    from dasmil.attribution.ground import check_ground
     from dasmil.data.match import shortened
-    from dasmil.explain.ground import check_ground
     from dasmil.wsi.reader import Slide, fingerprint
 
     slides = bag.metadata.get("slides", ())
@@ -54,7 +54,7 @@ def open_slide(path: Path, bag: Bag) -> tuple[Ground, float]:
 def open_ground(bag: Bag, slides: Path | None) -> tuple[Ground, float] | None:
     """The collage of a digit bag, else the slide in the folder that has the bag's name; None without a folder."""
     if bag.features.ndim == 4 and bag.unit == "px" and bag.metadata.get("collage_px"):
-        from dasmil.explain.ground import CollageGround
+        from dasmil.attribution.ground import CollageGround
 
         return CollageGround(bag), 1.0
     if slides is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dasmil.attribution import explain
+from dasmil.attribution.contributions import both_ways
+from dasmil.attribution.ground import CollageGround, layout_of
 from dasmil.data import load_dataset
 from dasmil.data.mnist import RULES, CollageRule
-from dasmil.explain import explain
-from dasmil.explain.contributions import both_ways
-from dasmil.explain.ground import CollageGround, layout_of
 from dasmil.models import load_model
 from dasmil.models.base import MILModel
 from dasmil.report.collages import attention_map, attention_weights, collages, telling_pair

@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dasmil.attribution.contributions import both_ways
+from dasmil.attribution.ground import Layout, layout_of
 from dasmil.errors import DasmilError
-from dasmil.explain.contributions import both_ways
-from dasmil.explain.ground import Layout, layout_of
 from dasmil.types import Bag
 from dasmil.viewer.shelf import Opened, Picture, Shelf
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from dasmil.attribution.account import Account, Partner, check_fit
+from dasmil.attribution.distance import phi_values
+from dasmil.attribution.ground import Ground
+from dasmil.attribution.layers import Stack
 from dasmil.errors import DasmilError, InputError
-from dasmil.explain.account import Account, Partner, check_fit
-from dasmil.explain.distance import phi_values
-from dasmil.explain.ground import Ground
-from dasmil.explain.layers import Stack
 from dasmil.models.base import MILModel
 from dasmil.train.evaluate import probabilities
 from dasmil.types import Bag, Explanation

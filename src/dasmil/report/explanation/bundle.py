@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dasmil.explain.contributions import both_ways
-from dasmil.explain.export import summary, write_geojson, write_instances, write_json, write_pairs
-from dasmil.explain.ground import Ground, layout_of
+from dasmil.attribution.contributions import both_ways
+from dasmil.attribution.export import summary, write_geojson, write_instances, write_json, write_pairs
+from dasmil.attribution.ground import Ground, layout_of
 from dasmil.models.base import MILModel
 from dasmil.report.explanation.heatmap import map_figure, tiles_figure
 from dasmil.report.explanation.page import write_page

@@ -11,7 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from dasmil.explain.ground import UNIT_SYMBOL, Ground, Layout
+from dasmil.attribution.ground import UNIT_SYMBOL, Ground, Layout
 from dasmil.report.style import ACCENT, DENSITY, FAINT, FONT, INK, LINE, ORANGE, SIGNED, look
 from dasmil.types import Pair
 

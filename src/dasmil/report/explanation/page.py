@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from dasmil import __version__
-from dasmil.explain.export import written
-from dasmil.explain.ground import UNIT_SYMBOL
+from dasmil.attribution.export import written
+from dasmil.attribution.ground import UNIT_SYMBOL
 from dasmil.models.base import MILModel
 from dasmil.report.explanation.heatmap import SCORE_LABELS, is_signed
 from dasmil.report.explanation.phi import phi_figure

@@ -9,8 +9,8 @@ from typing import cast
 import numpy as np
 from matplotlib.figure import Figure
 
-from dasmil.explain.distance import LearnedDistance, learned_distances, phi_values
-from dasmil.explain.ground import UNIT_SYMBOL
+from dasmil.attribution.distance import LearnedDistance, learned_distances, phi_values
+from dasmil.attribution.ground import UNIT_SYMBOL
 from dasmil.models.base import MILModel
 from dasmil.report.style import ACCENT, FAINT, FONT, GREY, INK, LINE, ORANGE, look, new_figure
 from dasmil.types import Explanation, Unit

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from dasmil import __version__
+from dasmil.attribution.export import written
+from dasmil.attribution.key_instances import KeyScore
 from dasmil.errors import DataError
-from dasmil.explain.export import written
-from dasmil.explain.key_instances import KeyScore
 
 FORMAT = 3  # of the scores: raised when one of them means something else, so that old rows are computed again
 

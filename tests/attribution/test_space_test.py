@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from dasmil.attribution.space_test import CHANGES, _changed, _macro_auroc, auroc, space_test
 from dasmil.errors import DataError, InputError
-from dasmil.explain.space_test import CHANGES, _changed, _macro_auroc, auroc, space_test
 from dasmil.models import create_model
 from dasmil.ops.das_attention.reference import pair_distances
 from dasmil.train.evaluate import probabilities

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import Any
-
-from dasmil.explain.account import METHODS, Account, Partner
+from dasmil.attribution.account import METHODS, Account, Partner
 from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation
 
@@ -36,13 +32,3 @@ def explain(
 def partners(model: MILModel, bag: Bag, i: int, top: int = 20) -> list[Partner]:
     """What instance i attends to, strongest first, with distances in the bag's unit; to ask often, keep an Account."""
     return Account(model, bag).partners(i, top)
-
-
-class _CallableModule(ModuleType):
-    """``dasmil.explain`` is this package and, for users, a verb: calling the package calls the function."""
-
-    def __call__(self, model: MILModel, bag: Bag, **options: Any) -> Explanation:
-        return explain(model, bag, **options)
-
-
-sys.modules[__name__].__class__ = _CallableModule

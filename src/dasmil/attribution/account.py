@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dasmil.attribution.contributions import LayerSplit, place, pooling_weights, split_layer
+from dasmil.attribution.gradients import integrated_gradients, target_logit
+from dasmil.attribution.layers import PlainPooling, Stack, WeightedPooling, read_structure
+from dasmil.attribution.rows import PairAttention
 from dasmil.errors import InputError, unknown_name
-from dasmil.explain.contributions import LayerSplit, place, pooling_weights, split_layer
-from dasmil.explain.gradients import integrated_gradients, target_logit
-from dasmil.explain.layers import PlainPooling, Stack, WeightedPooling, read_structure
-from dasmil.explain.rows import PairAttention
 from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation, Pair
 
@@ -51,7 +51,7 @@ class Account:
     def explain(
         self, *, method: str = "auto", target: int | None = None, top: int = 100, attention: bool | None = None
     ) -> Explanation:
-        """The account; see `dasmil.explain.explain`."""
+        """The account; see `dasmil.attribution.explain`."""
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
         structure = self.structure

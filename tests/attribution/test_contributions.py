@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dasmil.explain.contributions import both_ways, pooling_weights, split_layer
-from dasmil.explain.rows import PairAttention
+from dasmil.attribution.contributions import both_ways, pooling_weights, split_layer
+from dasmil.attribution.rows import PairAttention
 from dasmil.ops import das_attention
 from dasmil.ops.das_attention.reference import pair_distances
 from dasmil.types import Pair
@@ -89,7 +89,7 @@ OPTIONS = [
 @pytest.mark.parametrize("pooling", ["max", "mean", "sum"])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(str(v) for v in o.values()))
 def test_split_is_exact_and_agrees_with_the_dense_computation(options, pooling, monkeypatch):
-    monkeypatch.setattr("dasmil.explain.rows.CHUNK_ELEMENTS", 4 * N)  # several blocks of rows
+    monkeypatch.setattr("dasmil.attribution.rows.CHUNK_ELEMENTS", 4 * N)  # several blocks of rows
     a = layer(**options)
     z, alpha = dense(a)
     w = torch.linspace(-2, 1, H * OUT, dtype=torch.float64)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dasmil.explain.rows import PairAttention, Rows
+from dasmil.attribution.rows import PairAttention, Rows
 from dasmil.types import Pair
 
 

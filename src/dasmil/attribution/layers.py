@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from dasmil.explain.rows import PairAttention
+from dasmil.attribution.rows import PairAttention
 from dasmil.models.ab_mil import AttentionPooling
 from dasmil.models.base import MILModel
 from dasmil.models.pooling import PoolAggregator

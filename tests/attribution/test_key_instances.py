@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from dasmil.attribution.key_instances import ABSOLUTE, GRADIENTS, bag_aurocs, key_scores, usable
 from dasmil.errors import DataError
-from dasmil.explain.key_instances import ABSOLUTE, GRADIENTS, bag_aurocs, key_scores, usable
 from dasmil.models import create_model
 from dasmil.types import Bag
 

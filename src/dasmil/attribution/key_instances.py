@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dasmil.attribution.account import Account
+from dasmil.attribution.space_test import auroc
 from dasmil.data.resample import patient_numbers
 from dasmil.errors import DataError
-from dasmil.explain.account import Account
-from dasmil.explain.space_test import auroc
 from dasmil.models.base import MILModel
 from dasmil.types import Bag
 

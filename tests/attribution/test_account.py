@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import dasmil
+from dasmil.attribution import Account, explain, partners
 from dasmil.errors import InputError
-from dasmil.explain import Account, explain, partners
 from dasmil.models import create_model, list_models
 from dasmil.types import Bag
 
@@ -239,7 +239,7 @@ def test_partners_of_a_winning_row_carry_their_contributions():
 def test_public_name_is_the_verb():
     m, b = model(), bag()
     assert dasmil.explain(m, b).logit == pytest.approx(float(forward(m, b)), abs=1e-10)
-    assert dasmil.explain(m, b, target=0).target == 0  # also after the package of that name has been imported
+    assert dasmil.explain(m, b, target=0).target == 0
 
 
 def test_wrong_fits_have_one_clear_message():

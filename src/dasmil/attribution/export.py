@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from dasmil.attribution.ground import level0_boxes
 from dasmil.errors import DataError
-from dasmil.explain.ground import level0_boxes
 from dasmil.types import Bag, Explanation
 
 _QUPATH_IDS = uuid.UUID("7a8cf0a8-3a3d-4c0c-9d3b-0d2f2b9d5a61")  # any fixed name space: the same bag gives the same ids

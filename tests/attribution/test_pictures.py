@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from dasmil.attribution import explain
+from dasmil.attribution.distance import learned_distances, phi_values
+from dasmil.attribution.export import write_geojson, write_instances, write_pairs
+from dasmil.attribution.ground import CollageGround, check_ground, layout_of, level0_boxes
 from dasmil.errors import DataError
-from dasmil.explain import explain
-from dasmil.explain.distance import learned_distances, phi_values
-from dasmil.explain.export import write_geojson, write_instances, write_pairs
-from dasmil.explain.ground import CollageGround, check_ground, layout_of, level0_boxes
 from dasmil.models import create_model
 from dasmil.report.explanation.bundle import write_bundle
 from dasmil.report.explanation.heatmap import compose, limits, map_image, nice_length, paint, tiles_figure
