@@ -11,7 +11,7 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = {  # library: folder with dispatch.cpp, portable.cpp and avx2.cpp
     "dasmil.ops.das_attention._kernel": "src/dasmil/ops/das_attention/kernel",
-    "dasmil.nn._kernel": "src/dasmil/nn/kernel",
+    "dasmil.ops.conv_pool._kernel": "src/dasmil/ops/conv_pool/kernel",
 }
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-fno-tree-slp-vectorize", "-Wno-psabi"]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from dasmil import create_model, list_models
 from dasmil.models import MILModel
-from dasmil.nn import discrete
+from dasmil.ops import discrete_attention
 
 N, FEATURES, SCALE = 10, 8, 100.0
 Parameters = dict[str, Tensor]
@@ -324,7 +324,7 @@ def test_disc_rel_sa_in_chunks_is_exact(monkeypatch: pytest.MonkeyPatch, self_pa
     mask, section = torch.arange(13) < 11, torch.arange(13) % 3
     results = []
     for pairs in (10_000, 2 * 13 * 4):
-        monkeypatch.setattr(discrete, "PAIRS_AT_ONCE", pairs)
+        monkeypatch.setattr(discrete_attention, "PAIRS_AT_ONCE", pairs)
         for training in (False, True):
             model.train(training)
             torch.manual_seed(0)

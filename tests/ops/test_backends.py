@@ -98,7 +98,9 @@ def test_learned_scales(problem, options, backend, dtype, isa):
 @pytest.mark.parametrize("phi", PHIS)
 @pytest.mark.parametrize("more", [{}, {"section": True, "self_pair": False, "dropout_p": 0.2, "product_term": True}])
 def test_phi(problem, assert_exact, phi, more, backend, dtype, isa):
-    assert_exact(problem(33, lead=(2,), phi=phi, **more), backend, dtype)
+    # Without a bound on phi the gradients of u and v are differences of larger sums: a rounding more on some CPUs.
+    roundings = 4e-6 if phi == "identity" else 2e-6
+    assert_exact(problem(33, lead=(2,), phi=phi, **more), backend, dtype, roundings=roundings)
 
 
 @pytest.mark.parametrize(("backend", "dtype", "isa"), BACKENDS)

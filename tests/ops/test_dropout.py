@@ -14,10 +14,15 @@ dropout = importlib.import_module("dasmil.ops.das_attention.dropout")
 BACKENDS = ["chunked", pytest.param("native", marks=pytest.mark.skipif(not native.available(), reason="no kernel"))]
 
 
+def factors(seed, p, n, bags):
+    made = dropout.make_dropout(p, torch.tensor([seed]), bags, torch.device("cpu"))
+    return made.keep(slice(0, bags), torch.arange(n), torch.arange(n), torch.zeros(1))
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_how_many_are_dropped(p):
     n, bags = 200, 5
-    keep = dropout.keep_factors(12345, p, torch.zeros(1), n, slice(0, bags), slice(0, n))
+    keep = factors(12345, p, n, bags)
     assert keep.unique().tolist() == [0.0, pytest.approx(1 / (1 - p))]
     kept = (keep > 0).double()
     count = bags * n * n
@@ -32,7 +37,7 @@ def test_how_many_are_dropped(p):
 
 
 def test_seeds_differ():
-    a, b = (dropout.keep_factors(seed, 0.5, torch.zeros(1), 100, slice(0, 1), slice(0, 100)) for seed in (1, 1 << 32))
+    a, b = (factors(seed, 0.5, 100, 1) for seed in (1, 1 << 32))
     assert 0.45 < (a == b).double().mean() < 0.55
 
 
@@ -88,3 +93,42 @@ def test_evaluation_uses_no_random_numbers(problem):
         theta=case.tensors["theta"], beta=case.tensors["beta"], key_embed=case.tensors["key_embed"],
     )  # fmt: skip
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+def test_a_run_drops_the_same_whoever_is_stacked_beside_it(problem, backend):
+    """Three runs of two bags each, and each run alone under its own number."""
+    case = problem(11, lead=(3, 2, 2), dropout_p=0.5)
+    seeds = torch.tensor([5, 1 << 40, 77])
+    case.options["dropout_seed"] = seeds
+    together = case.run(backend, torch.float32)
+    for run in (2, 0, 1):
+        alone = problem(11, lead=(2, 2), dropout_p=0.5, dropout_seed=int(seeds[run]))
+        alone.tensors = {name: tensor[run] for name, tensor in case.tensors.items()}
+        alone.coords, alone.d_out = case.coords[run], case.d_out[run]
+        for name, tensor in alone.run(backend, torch.float32).items():  # products may round apart by their number
+            torch.testing.assert_close(tensor, together[name][run], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+def test_padding_does_not_change_what_is_dropped(problem, backend):
+    case = problem(9, lead=(2, 2), dropout_p=0.5, dropout_seed=torch.tensor([3, 4]))
+    plain = case.run(backend, torch.float32)["output"]
+    for name in ("query", "key", "value"):
+        case.tensors[name] = torch.nn.functional.pad(case.tensors[name], (0, 0, 0, 4))
+    case.coords = torch.nn.functional.pad(case.coords, (0, 0, 0, 4))
+    case.d_out = torch.nn.functional.pad(case.d_out, (0, 0, 0, 4))
+    case.options["mask"] = torch.arange(13) < 9
+    padded = case.run(backend, torch.float32)["output"][..., :9, :]
+    torch.testing.assert_close(padded, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", [0, 123456789012345, torch.tensor([[1, 2], [3, 4]]), torch.tensor([7, 8])])
+def test_given_seeds_mean_the_same_to_every_backend(problem, assert_exact, backend, seed):
+    case = problem(37, lead=(2, 2, 2), dropout_p=0.3, dropout_seed=seed)
+    assert_exact(case, backend, torch.float32)
+    state = torch.get_rng_state()
+    query, key, value = (case.tensors[name] for name in ("query", "key", "value"))
+    das_attention(query, key, value, case.coords, **case.options)
+    assert torch.equal(state, torch.get_rng_state())  # torch's own generator is left alone

@@ -11,6 +11,7 @@ import torch
 from dasmil.errors import BackendError, InputError
 from dasmil.ops import das_attention
 
+library = importlib.import_module("dasmil.ops.library")
 native = importlib.import_module("dasmil.ops.das_attention.native")
 package = importlib.import_module("dasmil.ops.das_attention")
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")
@@ -63,6 +64,15 @@ def arguments(**changes):
         ({"dropout_p": None}, "dropout_p is None, expected a probability"),
         ({"dropout_p": "0.1"}, "dropout_p is '0.1', expected a probability"),
         ({"dropout_p": torch.tensor(0.25)}, r"dropout_p is tensor\(0.2500\), expected a probability"),
+        ({"dropout_seed": -1}, r"dropout_seed is -1, expected a whole number from 0 to 2\^63 - 1"),
+        ({"dropout_seed": 1 << 63}, "dropout_seed is 9223372036854775808"),
+        ({"dropout_seed": 0.5}, "dropout_seed is 0.5"),
+        ({"dropout_seed": True}, "dropout_seed is True"),
+        ({"dropout_seed": torch.ones(())}, "dropout_seed has dtype torch.float32, expected integers"),
+        (
+            {"dropout_seed": torch.ones(3, dtype=torch.int64)},
+            r"dropout_seed has shape \[3\], expected .* dimensions \[\]",
+        ),
         ({"self_pair": None}, "self_pair is None, expected True or False"),
         ({"product_term": "no"}, "product_term is 'no', expected True or False"),
         ({"return_weights": 2}, "return_weights is 2, expected True or False"),
@@ -162,7 +172,7 @@ def test_auto_takes_the_kernel_where_it_can(monkeypatch):
 
 @pytest.fixture
 def without_kernel(monkeypatch):
-    monkeypatch.setattr(native, "library_path", lambda: None)
+    monkeypatch.setattr(library, "library_path", lambda folder: None)
     native.load.cache_clear()
     package._report_missing.cache_clear()
     yield
@@ -188,7 +198,7 @@ def test_without_compiler_native_is_an_error(without_kernel):
 def test_a_library_that_cannot_be_loaded_is_named(monkeypatch, tmp_path):
     broken = tmp_path / "_kernel.so"
     broken.write_bytes(b"not a library")
-    monkeypatch.setattr(native, "library_path", lambda: broken)
+    monkeypatch.setattr(library, "library_path", lambda folder: broken)
     native.load.cache_clear()
     try:
         with pytest.raises(BackendError, match=r"_kernel\.so cannot be loaded"):

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dasmil.errors import InputError, unknown_name
-from dasmil.nn.conv_pool import conv_pool
 from dasmil.nn.linear import Linear
+from dasmil.ops.conv_pool import conv_pool
 
 ENCODERS = ("identity", "linear-relu", "mnist-cnn")
 

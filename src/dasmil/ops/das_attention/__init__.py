@@ -10,10 +10,11 @@ from torch import Tensor
 
 from dasmil.errors import InputError, unknown_name
 from dasmil.ops.das_attention.chunked import chunked
-from dasmil.ops.das_attention.dropout import draw_seed, keep_factors
-from dasmil.ops.das_attention.factored import Options, attend, fold, make_pairs, unfold
-from dasmil.ops.das_attention.inputs import check_scales, check_settings, check_shapes, check_values
-from dasmil.ops.das_attention.native import Settings, available, check_supported, load, native
+from dasmil.ops.das_attention.dropout import draw_seeds
+from dasmil.ops.das_attention.factored import dense
+from dasmil.ops.das_attention.inputs import check_scales, check_seed, check_settings, check_shapes, check_values
+from dasmil.ops.das_attention.native import available, check_supported, load, native
+from dasmil.ops.das_attention.operands import Operands, Settings, absorb_scales, widen
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
 
@@ -41,6 +42,7 @@ def das_attention(
     mask: Tensor | None = None,
     section: Tensor | None = None,
     dropout_p: float = 0.0,
+    dropout_seed: int | Tensor | None = None,
     return_weights: bool = False,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -55,7 +57,10 @@ def das_attention(
     computed densely: n x n numbers per head, n x n x d with backend="reference".
 
     dropout_p drops weights whenever it is above 0: pass 0 outside training. All backends drop the same weights
-    under the same ``torch.manual_seed``. float16 and bfloat16 are computed in float32.
+    under the same ``torch.manual_seed``, or under the same ``dropout_seed``, which leaves torch's generator alone: a
+    number, or integers [R] (or [R, b], ...) for the first leading dimensions of query [R, b, h, n, d]. Run r of a stack
+    then drops what it drops alone with ``dropout_seed=int(seed[r])``, whoever is stacked beside it and however long the
+    padding is. Give each layer and each step numbers of its own. float16 and bfloat16 are computed in float32.
     Gradients reach all tensors but coords, whose gradient only backend="reference" gives; a scale or distance_scale
     that is to be learned is a tensor of one number. vmap, torch.func and torch.compile: see this folder's README.
     backend: "native" (CPU, float32 and below), "chunked" (PyTorch, any device and dtype), "reference" (the equations as
@@ -67,7 +72,9 @@ def das_attention(
         raise unknown_name("phi", phi, PHI)
     check_settings(dropout_p, product_term, self_pair, return_weights)
     check_scales(scale, distance_scale)
-    check_shapes(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section)
+    x = Operands(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section)
+    check_shapes(x)
+    check_seed(dropout_seed, query.shape[:-3])
     if coords.requires_grad and backend != "reference" and torch.is_grad_enabled():
         raise InputError(
             "coords require a gradient, which only backend='reference' gives; use it or pass coords.detach()"
@@ -79,53 +86,20 @@ def das_attention(
     if backend != "native" or return_weights:
         check_values(coords, mask)  # the kernel finds these itself
     dtype = query.dtype
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    if coords.dtype == torch.float64 and wide == torch.float32:
-        coords = coords - coords[..., :1, :]  # before rounding: an offset must not cost digits of the distances
-    query, key, value, coords = [t if t.dtype is wide else t.to(wide) for t in (query, key, value, coords)]
-    theta, beta, key_embed, query_embed, value_embed = [
-        t if t is None or t.dtype is wide else t.to(wide) for t in (theta, beta, key_embed, query_embed, value_embed)
-    ]
+    x = widen(x)
     if key_embed is None and query_embed is None and value_embed is None:
-        theta = beta = None
-    if isinstance(scale, Tensor):  # each term of the logits has one factor query or query_embed, so autograd sees it
-        scale, factor = 1.0, scale.to(query).reshape(())
-        query = query * factor
-        query_embed = None if query_embed is None else query_embed * factor
-    if isinstance(distance_scale, Tensor):  # delta / length - theta = (delta - theta length) / length
-        distance_scale, length = 1.0, distance_scale.to(query).reshape(())
-        if theta is not None and beta is not None:
-            theta, beta = theta * length, beta / length
-    seed = draw_seed() if dropout_p > 0 else 0
+        x = x._replace(theta=None, beta=None)
+    x, scale, distance_scale = absorb_scales(x, scale, distance_scale)
+    seeds = draw_seeds(dropout_seed) if dropout_p > 0 else None
+    settings = Settings(phi, scale, distance_scale, product_term, self_pair, dropout_p, seeds)
     if backend == "native" and not return_weights:
-        settings = Settings(phi, scale, distance_scale, product_term, self_pair, dropout_p, seed)
-        z = native(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section, settings)
-        return z if dtype is wide else z.to(dtype)
-    lead = query.shape[:-2]
-    partial = section is not None or not self_pair
-    options = Options(phi, self_pair, dropout_p, seed)
+        z = native(x, settings)
+        return z if z.dtype is dtype else z.to(dtype)
     with torch.autocast(query.device.type, enabled=False):
-        if backend == "reference":
-            n = query.shape[-2]
-            whole = slice(0, lead.numel()), slice(0, n)
-            keep = keep_factors(seed, dropout_p, query, n, *whole).view(*lead, n, n) if dropout_p > 0 else None
-            z, weights = reference(
-                query, key, value, coords, theta=theta, beta=beta, key_embed=key_embed, query_embed=query_embed,
-                value_embed=value_embed, phi=phi, scale=scale, distance_scale=distance_scale, product_term=product_term,
-                self_pair=self_pair, mask=mask, section=section, keep=keep,
-            )  # fmt: skip
-            return (z.to(dtype), weights.to(dtype)) if return_weights else z.to(dtype)
-        factors = fold(
-            query, key, value, theta, beta, key_embed, query_embed, value_embed, scale=scale,
-            distance_scale=distance_scale, product_term=product_term, partial=partial,
-        )  # fmt: skip
-        pairs = make_pairs(lead, coords, mask, section)
-        if return_weights:
-            weights, output, g_sum, m_sum = attend(factors, pairs, options)
-            z = unfold(output, g_sum, m_sum if partial else None, value_embed, lead)
-            return z.to(dtype), weights.reshape(*lead, *weights.shape[1:]).to(dtype)
-        output, g_sum, m_sum = chunked(factors, pairs, options)
-        return unfold(output, g_sum, m_sum if partial else None, value_embed, lead).to(dtype)
+        if backend == "chunked" and not return_weights:
+            return chunked(x, settings).to(dtype)
+        z, weights = (reference if backend == "reference" else dense)(x, settings)
+    return (z.to(dtype), weights.to(dtype)) if return_weights else z.to(dtype)
 
 
 def _choose(query: Tensor) -> str:

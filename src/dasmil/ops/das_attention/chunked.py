@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dasmil.ops.das_attention.dropout import keep_factors
-from dasmil.ops.das_attention.factored import Factors, Options, Pairs, related
+from dasmil.ops.das_attention.factored import Factors, Options, Pairs, fold, make_options, make_pairs, related, unfold
 from dasmil.ops.das_attention.inputs import refuse_second_derivatives
+from dasmil.ops.das_attention.operands import Operands, Settings
 from dasmil.ops.das_attention.phi import IN_PLACE, SLOPE
 
 BLOCK = 1 << 18
@@ -91,7 +91,10 @@ def _tile(x: Factors, pairs: Pairs, options: Options, batch: slice, rows: slice,
     if pairs.mask is not None:
         e.masked_fill_(~pairs.mask[batch, None, :], float("-inf"))
     weights = torch.softmax(e, -1, out=memory("weights", shape))
-    keep = keep_factors(options.seed, options.dropout_p, e, n, batch, rows) if options.dropout_p > 0 else None
+    keep = None
+    if options.dropout is not None:
+        each = torch.arange(n, device=e.device)
+        keep = options.dropout.keep(batch, each[rows], each, e)
     return Tile(shifted, f, g, m, slope_e, weights, keep)
 
 
@@ -176,9 +179,12 @@ class Chunked(torch.autograd.Function):
         return None, None, *(g.to(x.q.dtype) if t is not None else None for t, g in zip(tensors, gradients))
 
 
-def chunked(factors: Factors, pairs: Pairs, options: Options) -> tuple[Tensor, Tensor, Tensor]:
-    """Output without b^V [b, n, o], sum_j w_ij g_ij and sum_j w_ij m_ij [b, n]."""
-    if factors.q.shape[1] >= 256 and (missing := -factors.q.shape[2] % 16):
+def chunked(operands: Operands, settings: Settings) -> Tensor:
+    """Output [..., h, n, o]."""
+    factors = fold(operands, settings)
+    if operands.n >= 256 and (missing := -factors.q.shape[2] % 16):
         # Zero columns change nothing; matrix products with 10 columns are three times slower than with 16.
         factors = factors._replace(q=pad(factors.q, (0, missing)), k=pad(factors.k, (0, missing)))
-    return Chunked.apply(options, pairs, *factors)  # pyright: ignore[reportReturnType]
+    sums: Any = Chunked.apply(make_options(operands, settings), make_pairs(operands), *factors)
+    output, g_sum, m_sum = sums
+    return unfold(output, g_sum, m_sum, operands, settings)

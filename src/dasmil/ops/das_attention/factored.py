@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dasmil.ops.das_attention.dropout import keep_factors
+from dasmil.ops.das_attention.dropout import Dropout, make_dropout
+from dasmil.ops.das_attention.operands import Operands, Settings
 from dasmil.ops.das_attention.phi import PHI
 
 
@@ -16,8 +17,7 @@ class Options(NamedTuple):
 
     phi: str
     self_pair: bool
-    dropout_p: float
-    seed: int
+    dropout: Dropout | None
 
 
 class Factors(NamedTuple):
@@ -61,52 +61,45 @@ def _project(rows: Tensor, vector: Tensor) -> Tensor:
     return (rows @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-def fold(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    theta: Tensor | None,
-    beta: Tensor | None,
-    key_embed: Tensor | None,
-    query_embed: Tensor | None,
-    value_embed: Tensor | None,
-    *,
-    scale: float,
-    distance_scale: float,
-    product_term: bool,
-    partial: bool,
-) -> Factors:
-    """The factors of the pair terms; `partial`: some pairs have no distance (m_ij = 0)."""
-    lead = query.shape[:-2]
-    q, k, v = query * scale, key, value
-    ga = gc = gg = a = c = None
-    if key_embed is not None:
-        v_k = key_embed[..., 1, :]
-        d_k = key_embed[..., 0, :] - v_k
+def fold(x: Operands, settings: Settings) -> Factors:
+    """The factors of the pair terms."""
+    lead, scale, partial = x.lead, settings.scale, settings.partial(x)
+    q, v = x.query * scale, x.value
+    ga = gc = gg = a = c = theta = beta = None
+    if x.key_embed is not None:
+        v_k = x.key_embed[..., 1, :]
+        d_k = x.key_embed[..., 0, :] - v_k
         extra_ga = extra_a = 0.0  # the paper's ablation: + b^Q.b^K
-        if product_term and query_embed is not None:
-            v_q = query_embed[..., 1, :]
-            d_q = query_embed[..., 0, :] - v_q
+        if settings.product_term and x.query_embed is not None:
+            v_q = x.query_embed[..., 1, :]
+            d_q = x.query_embed[..., 0, :] - v_q
             extra_ga = scale * (_dot(v_q, d_k) + _dot(d_q, v_k)).unsqueeze(-1)
             extra_a = scale * _dot(v_q, v_k).unsqueeze(-1)
             gg = (scale * _dot(d_q, d_k)).expand(lead).reshape(-1)
         ga = _project(q, d_k) + extra_ga
         if partial:
             a = _project(q, v_k) + extra_a
-    if query_embed is not None:
-        v_q = query_embed[..., 1, :]
-        gc = scale * _project(key, query_embed[..., 0, :] - v_q)
+    if x.query_embed is not None:
+        v_q = x.query_embed[..., 1, :]
+        gc = scale * _project(x.key, x.query_embed[..., 0, :] - v_q)
         if partial:
-            c = scale * _project(key, v_q)
+            c = scale * _project(x.key, v_q)
         else:
             q = q + scale * v_q.unsqueeze(-2)
-    if value_embed is not None and not partial:
-        v = value + value_embed[..., 1:, :]
-    if theta is not None and beta is not None:
-        theta = (theta * distance_scale).expand(lead).reshape(-1)
-        beta = (beta / distance_scale).expand(lead).reshape(-1)
+    if x.value_embed is not None and not partial:
+        v = x.value + x.value_embed[..., 1:, :]
+    if x.theta is not None and x.beta is not None:
+        theta = (x.theta * settings.distance_scale).expand(lead).reshape(-1)
+        beta = (x.beta / settings.distance_scale).expand(lead).reshape(-1)
     ga, gc, a, c = (t if t is None else flat(t, lead, 1) for t in (ga, gc, a, c))
-    return Factors(flat(q, lead, 2), flat(k, lead, 2), flat(v, lead, 2), theta, beta, ga, gc, gg, a, c)
+    return Factors(flat(q, lead, 2), flat(x.key, lead, 2), flat(v, lead, 2), theta, beta, ga, gc, gg, a, c)
+
+
+def dense(x: Operands, settings: Settings) -> tuple[Tensor, Tensor]:
+    """Output [..., h, n, o] and weights [..., h, n, n] from the factored form, for those who ask for the weights."""
+    weights, output, g_sum, m_sum = attend(fold(x, settings), make_pairs(x), make_options(x, settings))
+    z = unfold(output, g_sum, m_sum, x, settings)
+    return z, weights.reshape(*x.lead, *weights.shape[1:])
 
 
 def attend(factors: Factors, pairs: Pairs, options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -132,30 +125,38 @@ def attend(factors: Factors, pairs: Pairs, options: Options) -> tuple[Tensor, Te
     if pairs.mask is not None:
         e = e.masked_fill(~pairs.mask.unsqueeze(1), float("-inf"))
     weights = e.softmax(-1)
-    if options.dropout_p > 0:
-        weights = weights * keep_factors(options.seed, options.dropout_p, e, n, slice(0, e.shape[0]), rows)
+    if options.dropout is not None:
+        each = torch.arange(n, device=e.device)
+        weights = weights * options.dropout.keep(slice(0, e.shape[0]), each, each, e)
     related_weight = weights.sum(-1) if m is None else (weights * m).sum(-1)
     return weights, weights @ factors.value, (weights * g).sum(-1), related_weight
 
 
-def unfold(output: Tensor, g_sum: Tensor, m_sum: Tensor | None, value_embed: Tensor | None, lead: torch.Size) -> Tensor:
-    """z [..., n, o] from the output without b^V; `m_sum` is given when some pairs have no distance."""
-    z = output.reshape(*lead, *output.shape[1:])
-    if value_embed is None:
+def unfold(output: Tensor, g_sum: Tensor, m_sum: Tensor, x: Operands, settings: Settings) -> Tensor:
+    """z [..., n, o] from the output without b^V."""
+    z = output.reshape(*x.lead, *output.shape[1:])
+    if x.value_embed is None:
         return z
-    v = value_embed[..., 1:, :]
-    if m_sum is not None:
+    v = x.value_embed[..., 1:, :]
+    if settings.partial(x):
         z = z + m_sum.reshape(*z.shape[:-1], 1) * v
-    return z + g_sum.reshape(*z.shape[:-1], 1) * (value_embed[..., :1, :] - v)
+    return z + g_sum.reshape(*z.shape[:-1], 1) * (x.value_embed[..., :1, :] - v)
 
 
-def make_pairs(lead: torch.Size, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Pairs:
+def make_pairs(x: Operands) -> Pairs:
     """Coordinates, mask and section for each of the flattened batch."""
     return Pairs(
-        flat(coords.unsqueeze(-3), lead, 2),
-        mask if mask is None else flat(mask.unsqueeze(-2), lead, 1),
-        section if section is None else flat(section.unsqueeze(-2), lead, 1),
+        flat(x.coords.unsqueeze(-3), x.lead, 2),
+        None if x.mask is None else flat(x.mask.unsqueeze(-2), x.lead, 1),
+        None if x.section is None else flat(x.section.unsqueeze(-2), x.lead, 1),
     )
+
+
+def make_options(x: Operands, settings: Settings) -> Options:
+    dropout = None
+    if settings.seeds is not None:
+        dropout = make_dropout(settings.dropout_p, settings.seeds, x.lead.numel(), x.query.device)
+    return Options(settings.phi, settings.self_pair, dropout)
 
 
 def distances(coords: Tensor, rows: slice) -> Tensor:

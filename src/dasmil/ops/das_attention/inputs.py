@@ -9,31 +9,18 @@ import torch
 from torch import Tensor
 
 from dasmil.errors import InputError
+from dasmil.ops.das_attention.operands import FLOATING, Operands
 
+REQUIRED = ("query", "key", "value", "coords")
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def check_shapes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    coords: Tensor,
-    theta: Tensor | None,
-    beta: Tensor | None,
-    key_embed: Tensor | None,
-    query_embed: Tensor | None,
-    value_embed: Tensor | None,
-    mask: Tensor | None,
-    section: Tensor | None,
-) -> None:
+def check_shapes(x: Operands) -> None:
     """Types, shapes, dtypes and devices: only attributes are read, no element is."""
-    given = (
-        ("query", query), ("key", key), ("value", value), ("coords", coords), ("theta", theta), ("beta", beta),
-        ("key_embed", key_embed), ("query_embed", query_embed), ("value_embed", value_embed), ("mask", mask),
-        ("section", section),
-    )  # fmt: skip
+    query, key, value, coords = x.query, x.key, x.value, x.coords
+    given = list(zip(x._fields, x))
     for name, tensor in given:
-        if not isinstance(tensor, Tensor) and (tensor is not None or name in ("query", "key", "value", "coords")):
+        if not isinstance(tensor, Tensor) and (tensor is not None or name in REQUIRED):
             raise _no_tensor(name, tensor)
     shape = query.shape
     if len(shape) < 3:
@@ -44,8 +31,8 @@ def check_shapes(
     if d == 0:
         raise InputError(f"query has shape {_show(shape)}, expected at least one number for each instance")
     lead = shape[:-2]
-    for name, tensor in given[:9]:
-        if tensor is not None and tensor.dtype not in FLOATS:
+    for name, tensor in given:
+        if tensor is not None and name in FLOATING and tensor.dtype not in FLOATS:
             raise InputError(f"{name} has dtype {tensor.dtype}, expected a floating dtype; convert it with .float()")
     if key.shape != shape:
         raise InputError(f"key has shape {_show(key.shape)}, expected that of query: {_show(shape)}")
@@ -61,24 +48,27 @@ def check_shapes(
             f"coords have shape {_show(coords.shape)}, expected {expected}: one row for each of {n} instances"
         )
     for name, tensor, width in (
-        ("key_embed", key_embed, d), ("query_embed", query_embed, d), ("value_embed", value_embed, value.shape[-1]),
+        ("key_embed", x.key_embed, d), ("query_embed", x.query_embed, d),
+        ("value_embed", x.value_embed, value.shape[-1]),
     ):  # fmt: skip
         if tensor is None:
             continue
-        if theta is None or beta is None:
-            raise InputError(f"{name} is given without {'theta' if theta is None else 'beta'}: distances need both")
+        if x.theta is None or x.beta is None:
+            raise InputError(f"{name} is given without {'theta' if x.theta is None else 'beta'}: distances need both")
         if tensor.ndim < 3 or tensor.shape[-2:] != (2, width) or not _leads(tensor, 2, lead):
             raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show([*lead, 2, width])} (rows u, v)")
-    for name, tensor in (("theta", theta), ("beta", beta)):
+    for name, tensor in (("theta", x.theta), ("beta", x.beta)):
         if tensor is not None and (tensor.ndim < 1 or not _leads(tensor, 0, lead)):
             raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show(lead)}: one for each head")
-    for name, tensor in (("mask", mask), ("section", section)):
+    for name, tensor in (("mask", x.mask), ("section", x.section)):
         if tensor is not None and (tensor.ndim < 1 or tensor.shape[-1] != n or not _leads(tensor, 1, batch)):
             raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show([*batch, n])}")
-    if mask is not None and mask.dtype != torch.bool:
-        raise InputError(f"mask has dtype {mask.dtype}, expected torch.bool (True = a real instance, False = padding)")
-    if section is not None and (section.dtype.is_floating_point or section.dtype.is_complex):
-        raise InputError(f"section has dtype {section.dtype}, expected integers that name the sections")
+    if x.mask is not None and x.mask.dtype != torch.bool:
+        raise InputError(
+            f"mask has dtype {x.mask.dtype}, expected torch.bool (True = a real instance, False = padding)"
+        )
+    if x.section is not None and (x.section.dtype.is_floating_point or x.section.dtype.is_complex):
+        raise InputError(f"section has dtype {x.section.dtype}, expected integers that name the sections")
     device = query.device
     for name, tensor in given:
         if tensor is not None and tensor.device != device:
@@ -109,6 +99,23 @@ def check_scales(scale: float | Tensor, distance_scale: float | Tensor) -> None:
         if not isinstance(number, Real) or not above < float(number) < math.inf:
             told = f"a tensor of shape {_show(number.shape)}" if isinstance(number, Tensor) else repr(number)
             raise InputError(f"{name} is {told}, expected {expected}")
+
+
+def check_seed(seed: int | Tensor | None, batch: torch.Size) -> None:
+    """One whole number, or one for each of the first leading dimensions."""
+    if seed is None or (isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63):
+        return
+    if not isinstance(seed, Tensor):
+        raise InputError(
+            f"dropout_seed is {seed!r}, expected a whole number from 0 to 2^63 - 1 or a tensor of such numbers"
+        )
+    if seed.dtype.is_floating_point or seed.dtype.is_complex or seed.dtype == torch.bool:
+        raise InputError(f"dropout_seed has dtype {seed.dtype}, expected integers")
+    if seed.shape != batch[: seed.ndim]:
+        raise InputError(
+            f"dropout_seed has shape {_show(seed.shape)}, expected the first of the leading dimensions {_show(batch)}: "
+            "one number for each run, or for each bag"
+        )
 
 
 def check_values(coords: Tensor, mask: Tensor | None) -> None:

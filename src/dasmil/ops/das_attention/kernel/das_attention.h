@@ -19,12 +19,13 @@ typedef struct {
   /* Elements from one bag to the next; 0 where all bags share the array. */
   int64_t coords_step, mask_step, section_step, theta_step, beta_step;
   int64_t key_embed_step, query_embed_step, value_embed_step;
-  int64_t seed;
+  int64_t seed_count; /* each seed serves an equal share of the bags * heads items */
   double scale, distance_scale, dropout;
   const float *query, *key, *value, *coords;
   const float *theta, *beta, *key_embed, *query_embed, *value_embed; /* null: absent */
   const uint8_t *mask;                                               /* null: no padding */
   const int64_t *section;                                            /* null: one section */
+  const int64_t *seeds;                                              /* [seed_count], null: no dropout */
   float *out;                  /* [bags, heads, n, o] */
   /* [bags, heads, n], kept from forward to backward; lse is the logarithm (base 2) of the softmax's denominator. */
   float *lse, *g_sum, *m_sum;

@@ -77,6 +77,7 @@ struct Bag {
   float gg = 0, theta = 0, beta = 0;
   const float *ke, *qe, *ve;   // [2][d or o] or null
   double unit;                 // scale * log2(e)
+  Keys keys;                   // of dropout
 
   Bag(const das_problem &p, Arena &arena)
       : n(p.n), d(p.d), o(p.o), axes(p.axes), tiles((p.n + TJ - 1) / TJ), panels((p.n + 5) / 6), padded(tiles * TJ) {
@@ -101,6 +102,10 @@ struct Bag {
 
   int pack(const das_problem &p, int64_t bag, int64_t head) {
     const int64_t item = bag * p.heads + head;
+    if (p.seeds) {
+      const int64_t share = p.bags * p.heads / p.seed_count;
+      keys = Keys(static_cast<uint64_t>(p.seeds[item / share]), static_cast<uint64_t>(item % share));
+    }
     const float *query = p.query + item * n * d, *key = p.key + item * n * d, *value = p.value + item * n * o;
     ke = p.key_embed ? p.key_embed + bag * p.key_embed_step + head * 2 * d : nullptr;
     qe = p.query_embed ? p.query_embed + bag * p.query_embed_step + head * 2 * d : nullptr;
@@ -299,9 +304,9 @@ struct Forward {
   }
 
   // Replaces the logits in S by the weights, exp(logit - shift), and adds them up.
-  void weights(int64_t i, int64_t j0, int64_t width, int64_t item, RowState &state, int64_t r, float *S, const float *G,
+  void weights(int64_t i, int64_t j0, int64_t width, RowState &state, int64_t r, float *S, const float *G,
                const float *M) const {
-    const Keep keep(static_cast<uint64_t>(p.seed), static_cast<uint64_t>(item * bag.n + i), threshold);
+    const Keep keep(bag.keys, i, threshold);
     const vf low = all(state.shift[r] == -INF ? 0.0f : state.shift[r]);  // -inf: all padding so far
     vf weight = load(state.weight[r]), weight_g = load(state.g[r]), weight_m = load(state.m[r]);
     for (int64_t j = 0; j < width; j += W) {
@@ -350,7 +355,7 @@ struct Forward {
           }
         }
         for (int64_t x = 0; x < count; ++x)
-          weights(i0 + r0 + x, j0, width, item, state, r0 + x, S + x * TJ, G + x * TJ, M + x * TJ);
+          weights(i0 + r0 + x, j0, width, state, r0 + x, S + x * TJ, G + x * TJ, M + x * TJ);
         gather_all<TJ>(S, count, bag.v + j0 * o, width, o, O + r0 * o, o);
       }
     }
@@ -464,14 +469,14 @@ struct Backward {
   }
 
   // D holds dz.v and becomes w = dL/de; S becomes the weights after dropout; the sums over rows and columns are taken.
-  void gradients(int64_t item, int64_t i0, int64_t count, int64_t j0, int64_t width, float *S, float *D, Sums &t) const {
+  void gradients(int64_t i0, int64_t count, int64_t j0, int64_t width, float *S, float *D, Sums &t) const {
     const vf gg = all(bag.gg), beta = all(bag.beta), kept = all(static_cast<float>(1.0 / (1.0 - p.dropout)));
     const float *gc = bag.gc + j0, *G = t.G, *X = t.X, *M = t.M;
     vf alpha[8] = {}, mu[8] = {};
     vf d_theta{}, d_beta{}, d_gg{};
     for (int64_t r = 0; r < count; ++r, S += TJ, D += TJ, G += TJ, X += TJ, M += TJ) {
       const int64_t i = i0 + r;
-      const Keep keep(static_cast<uint64_t>(p.seed), static_cast<uint64_t>(item * bag.n + i), threshold);
+      const Keep keep(bag.keys, i, threshold);
       const vf ga = all(bag.ga[i]), common = all(in.common[i]);
       const vf dg = all(in.dg[i]), dg_ln2 = all(in.dg_ln2[i]), dm_ln2 = all(in.dm_ln2[i]);
       vf row_alpha{}, row_mu{};
@@ -548,7 +553,7 @@ struct Backward {
         spread_panel<TJ>(in.panel + (i0 + r) * o, count, o, v, nullptr, D, width);
         distances(bag, i0 + r, count, j0, width, p.self_pair, t.G, t.X, t.M);
         weights(item, i0 + r, count, j0, width, S, t);
-        gradients(item, i0 + r, count, j0, width, S, D, t);
+        gradients(i0 + r, count, j0, width, S, D, t);
         gather_all<TJ>(D, count, k, width, d, t.dq + (i0 + r) * d, d);
       }
       spread_add<TJ>(bag.q_rows + i0 * d, d, rows, t.D, t.dk, width);

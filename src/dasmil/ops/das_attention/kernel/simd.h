@@ -109,14 +109,25 @@ inline uint32_t mix(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-// Which weights of a row dropout keeps: the same hash as in dropout.py.
+// Which weights dropout keeps: the same hash as in dropout.py. First the keys of one head of one bag,
+struct Keys {
+  uint32_t low = 0, high = 0;
+
+  Keys() = default;
+  Keys(uint64_t seed, uint64_t number) {
+    low = mix(static_cast<uint32_t>(seed) + static_cast<uint32_t>(number) * 0x9E3779B1u);
+    high = mix(static_cast<uint32_t>(seed >> 32) ^ low);
+  }
+};
+
+// then those of a row.
 struct Keep {
   uint32_t row, salt;
   int32_t threshold;
 
-  Keep(uint64_t seed, uint64_t number, int32_t threshold) : threshold(threshold) {
-    row = mix(static_cast<uint32_t>(number) * 0x9E3779B1u + static_cast<uint32_t>(seed));
-    salt = mix(row ^ static_cast<uint32_t>(seed >> 32));
+  Keep(Keys keys, int64_t number, int32_t threshold) : threshold(threshold) {
+    row = mix(static_cast<uint32_t>(number) * 0x9E3779B1u + keys.low);
+    salt = mix(row ^ keys.high);
   }
   DAS_INLINE vi operator()(uint32_t column) const {
     const vu j = column + vu{0, 1, 2, 3, 4, 5, 6, 7};

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dasmil import create_model
-from dasmil.nn import conv_pool
+from dasmil.ops import conv_pool
 
 needs_kernel = pytest.mark.skipif(conv_pool.load() is None, reason="the kernel was not built (no C++ compiler)")
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from dasmil.ops import library
+
 # (in channels, side of the picture, out channels) of the blocks that the kernel was compiled for
 COMPILED = ((1, 28, 10), (10, 12, 20))
 
@@ -30,26 +32,15 @@ class _Problem(ctypes.Structure):
 @functools.cache
 def load() -> ctypes.CDLL | None:
     """The compiled kernel; None, with one warning, where there is none."""
-    path = next(iter(sorted(Path(__file__).parent.glob("_kernel*.*"))), None)
-    if path is None:
-        return _without("it was not built when dasmil was installed (no C++ compiler?)")
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        return _without(f"{path.name} cannot be loaded: {error}")
-    if library.conv_pool_problem_bytes() != ctypes.sizeof(_Problem):
-        return _without(f"{path.name} was built from other sources")
-    for function in (library.conv_pool_forward, library.conv_pool_backward):
-        function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
-    return library
-
-
-def _without(reason: str) -> None:
+    loaded = library.load(Path(__file__).parent, "conv_pool", _Problem)
+    if not isinstance(loaded, str):
+        return loaded
     warnings.warn(
-        f"the fused convolution kernel is missing: {reason}. PyTorch is used instead: the same results, slower",
+        f"the fused convolution kernel is missing: {loaded}. PyTorch is used instead: the same results, slower",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
+    return None
 
 
 def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -102,9 +93,9 @@ class _Fused(torch.autograd.Function):
 
 
 def _run(which: str, sizes: tuple[int, ...], **tensors: Tensor | None) -> None:
-    library = load()
-    assert library is not None
+    kernel = load()
+    assert kernel is not None
     pointers = {name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()}
     problem = _Problem(*sizes, **pointers)
-    failed = getattr(library, f"conv_pool_{which}")(ctypes.byref(problem))
+    failed = getattr(kernel, f"conv_pool_{which}")(ctypes.byref(problem))
     assert not failed, f"the kernel was not compiled for {sizes}"
