@@ -18,6 +18,10 @@ class DataError(DasmilError, ValueError):
     """A file or a bag whose content is broken or contradictory."""
 
 
+class StorageError(DataError, OSError):
+    """A file that could not be written: the disk is full, the folder is not writable."""
+
+
 class MissingDependencyError(DasmilError, ImportError):
     """A package of an optional extra is needed and not installed."""
 

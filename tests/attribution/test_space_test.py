@@ -7,12 +7,12 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from dasmil.attribution.space_test import CHANGES, _changed, _macro_auroc, auroc, space_test
+from dasmil.attribution.space_test import CHANGES, _changed, _macro_auroc, space_test
 from dasmil.errors import DataError, InputError
 from dasmil.models import create_model
 from dasmil.ops.das_attention.reference import pair_distances
+from dasmil.stats import auroc, score
 from dasmil.train.evaluate import probabilities
-from dasmil.train.metrics import score
 from dasmil.types import Bag
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -225,7 +226,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(DataError, match=r"the disk is full: .*a\.h5 could not be written"):
         store.write_bag(path, make_bag(n=7))
     assert path.read_bytes() == before

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dasmil.data import load_dataset
+from dasmil.files import read_json
 from dasmil.paper import grid
 from dasmil.paper.grid import (
     Choice,
@@ -24,7 +25,6 @@ from dasmil.paper.grid import (
 from dasmil.paper.job import JobOutcome, write_outputs
 from dasmil.paper.page import _claimed, _grid_rows
 from dasmil.paper.text import GRID_HEAD, grid_cells, grid_markdown
-from dasmil.train.run_dir import read_json
 
 
 def plans(model: str) -> list[dict[str, Any]]:

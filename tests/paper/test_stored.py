@@ -11,10 +11,10 @@ import pytest
 
 from dasmil.engine import EngineOptions
 from dasmil.errors import DataError, InputError
+from dasmil.files import read_json
 from dasmil.paper.cells import Cell, make_cell
 from dasmil.paper.reproduce import Folders, cell_units, check, fill
 from dasmil.paper.stored import cell_path, read_arrays, read_cell, read_predictions
-from dasmil.train.run_dir import read_json
 
 
 def test_the_stored_figures_are_those_of_the_run_directory(trained: Folders, cell: Cell) -> None:

@@ -9,12 +9,12 @@ from toy import toy_bags
 
 import dasmil
 from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.stats import score
 from dasmil.train import RunSpec
 from dasmil.train.augment import jitter_digits
 from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.distances import Lengths, start_of, with_scale, with_start
 from dasmil.train.feed import Feed
-from dasmil.train.metrics import score
 from dasmil.train.replicas import Replicas
 from dasmil.types import Bag
 
@@ -338,7 +338,7 @@ def test_jitter_moves_digits_but_keeps_range_and_randomness():
         ({"model_options": {"hiden": 3}}, "Did you mean 'hidden'"),
         ({"model_options": {"in_features": 9}}, "in_features is 9, but the bags have 4"),
         ({"model_options": {"unit": "px"}}, "unit is 'px', but the bags' coordinates are in 'um'"),
-        ({"device": "cuda"}, "cuda is not available"),
+        ({"device": "cuda"}, "'cuda' is not available"),
         ({"resume": True, "tensorboard": True}, "need a run directory"),
     ],
 )

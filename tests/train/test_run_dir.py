@@ -20,13 +20,14 @@ from toy import toy_bags
 
 import dasmil
 from dasmil.cli.training_display import print_summary
-from dasmil.errors import DataError, InputError
+from dasmil.errors import DataError, InputError, StorageError
+from dasmil.files import write_csv
 from dasmil.report import write_report
+from dasmil.stats import summarise
 from dasmil.train import run_dir as run_dir_module
 from dasmil.train.apply import evaluate_run, predict_run
 from dasmil.train.folds import write_fold_summary
-from dasmil.train.metrics import summarise
-from dasmil.train.run_dir import StorageError, StoredRun, replacing, write_csv, write_json
+from dasmil.train.run_dir import StoredRun
 
 SETTINGS = {"epochs": 3, "seeds": 2, "restarts": 0, "model_options": {"hidden": 4}, "data": {"name": "toy"}}
 
@@ -190,26 +191,6 @@ def test_a_full_disk_stops_with_a_message_and_resume_finishes(tmp_path, monkeypa
     for a, b in zip(resumed, fresh, strict=True):
         for p, q in zip(a.model.parameters(), b.model.parameters(), strict=True):
             assert torch.equal(p, q)
-
-
-def write_half(target):
-    with replacing(target) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError("stop")
-
-
-def test_a_file_is_whole_or_absent(tmp_path):
-    target = tmp_path / "file.json"
-    write_json(target, {"a": float("nan"), "b": [1.5, float("inf")]})
-    assert json.loads(target.read_text()) == {"a": None, "b": [1.5, None]}
-    with pytest.raises(RuntimeError, match="stop"):
-        write_half(target)
-    assert json.loads(target.read_text())["a"] is None
-    assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
-    blocked = tmp_path / "blocked"
-    blocked.write_text("a file")
-    with pytest.raises(StorageError, match="could not be written"):
-        write_json(blocked / "x.json", {})
 
 
 def test_predict_and_evaluate_use_the_mean_of_all_seeds(finished):

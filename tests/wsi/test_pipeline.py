@@ -11,11 +11,12 @@ from PIL import Image
 
 from dasmil.data.cohort import to_bag
 from dasmil.data.formats import read_features
-from dasmil.data.store import read_bag, read_bag_info, replacing
+from dasmil.data.store import read_bag, read_bag_info
 from dasmil.engine.locks import file_lock
 from dasmil.errors import InputError
+from dasmil.files import json_hash, replacing
 from dasmil.wsi import qc
-from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig, config_hash
+from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
 from dasmil.wsi.pipeline import extract_slide, make_encoder
 from dasmil.wsi.reader import Slide
 from dasmil.wsi.stain import apply_stains, fit_stains, normalise_tile
@@ -70,7 +71,7 @@ def test_the_real_slide_with_its_attributes(real_slide, tmp_path):
     assert (data["slide_width_px"], data["slide_height_px"]) == (2220, 2967)
     assert (data["encoder"], data["stain"], data["source"]) == ("null", "none", "CMU-1-Small-Region.svs")
     assert data["tissue"] == dataclasses.asdict(TissueConfig())
-    assert data["config_hash"] == config_hash(data["config"])
+    assert data["config_hash"] == json_hash(data["config"])
     assert data["source_fingerprint"].startswith("sampled-sha256:")
     assert data["dasmil_version"]
     # Null features begin with the mean colour.
@@ -143,7 +144,7 @@ CHANGES = {
 
 def test_the_hash_covers_every_setting():
     def name(config: ExtractConfig) -> str:
-        return config_hash(config.described(str(config.encoder), "sha", config.tile_px or 224))
+        return json_hash(config.described(str(config.encoder), "sha", config.tile_px or 224))
 
     base = ExtractConfig()
     assert {field.name for field in dataclasses.fields(base)} == {
@@ -156,7 +157,7 @@ def test_the_hash_covers_every_setting():
         changed = not value if isinstance(value, bool) else type(value)(value * 0.5) if value else 0.01
         names.append(name(dataclasses.replace(base, tissue=dataclasses.replace(base.tissue, **{field.name: changed}))))
     assert len({name(base), *names}) == 1 + len(names)
-    assert config_hash(base.described("e", "one", 224)) != config_hash(base.described("e", "two", 224))
+    assert json_hash(base.described("e", "one", 224)) != json_hash(base.described("e", "two", 224))
 
 
 @pytest.mark.parametrize("format", ["stamp", "trident", "clam"])

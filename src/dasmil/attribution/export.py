@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dasmil.attribution.ground import level0_boxes
-from dasmil.errors import DataError
+from dasmil.files import replacing
 from dasmil.types import Bag, Explanation
 
 _QUPATH_IDS = uuid.UUID("7a8cf0a8-3a3d-4c0c-9d3b-0d2f2b9d5a61")  # any fixed name space: the same bag gives the same ids
@@ -22,15 +21,8 @@ _QUPATH_IDS = uuid.UUID("7a8cf0a8-3a3d-4c0c-9d3b-0d2f2b9d5a61")  # any fixed nam
 @contextmanager
 def written(path: Path) -> Iterator[IO[str]]:
     """A text file that appears under its name only when it is complete."""
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with open(scratch, "w", newline="", encoding="utf-8") as file:
-            yield file
-        os.replace(scratch, path)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error}") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        yield file
 
 
 def write_instances(path: Path, bag: Bag, explanation: Explanation) -> None:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dasmil.attribution.account import Account
-from dasmil.attribution.space_test import auroc
-from dasmil.data.resample import patient_numbers
 from dasmil.errors import DataError
 from dasmil.models.base import MILModel
+from dasmil.stats import auroc, mean_over_patients
 from dasmil.types import Bag
 
 SIGNED = "contribution"
@@ -89,14 +88,12 @@ def key_scores(
     """Every score of the seeds of one run, best first."""
     bags = usable(bags)
     tables = [bag_aurocs(model, bags, gradient_bags=gradient_bags, progress=progress) for model in models]
-    owner = patient_numbers([bag.patient_id or bag.bag_id for bag in bags])
+    patients = [bag.patient_id or bag.bag_id for bag in bags]
     rows = []
     for score in tables[0]:
         values = np.stack([table[score] for table in tables])  # [seeds, bags]
-        mine = owner[: values.shape[1]]  # integrated gradients: of the first bags only
-        totals, counts = np.bincount(mine, values.mean(0)), np.bincount(mine)
-        drawn = np.random.default_rng(0).integers(len(counts), size=(resamples, len(counts)))
-        low, high = np.percentile(totals[drawn].sum(1) / counts[drawn].sum(1), [2.5, 97.5])
+        mine = patients[: values.shape[1]]  # integrated gradients: of the first bags only
+        low, high = mean_over_patients(values.mean(0), mine, resamples)
         seeds = tuple(float(v) for v in values.mean(1))
-        rows.append(KeyScore(name, score, seeds, float(low), float(high), values.shape[1]))
+        rows.append(KeyScore(name, score, seeds, low, high, values.shape[1]))
     return sorted(rows, key=lambda row: -row.mean)

@@ -12,8 +12,8 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
-from dasmil.data.resample import resampled
 from dasmil.errors import DataError, InputError
+from dasmil.stats import auroc, interval, resampled
 from dasmil.types import Bag
 
 if TYPE_CHECKING:
@@ -81,18 +81,6 @@ class SpaceTest:
     low: float
     high: float
     rows: tuple[SpaceResult, ...]
-
-
-def auroc(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Area under the ROC curve, ties counted half; weights [b, n] (for example bootstrap counts) give [b] values."""
-    weights = np.ones((1, len(scores))) if weights is None else np.asarray(weights, dtype=np.float64)
-    order = np.argsort(scores, kind="stable")
-    w, y = weights[:, order], positive[order].astype(np.float64)
-    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf) != 0)  # equal scores form one group
-    p, q = np.add.reduceat(w * y, starts, axis=1), np.add.reduceat(w * (1 - y), starts, axis=1)
-    below = np.cumsum(q, axis=1) - q / 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (p * below).sum(1) / (p.sum(1) * q.sum(1))
 
 
 def _macro_auroc(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
@@ -183,7 +171,7 @@ def space_test(
         if progress:
             progress(name)
         value, draws = evaluate(CHANGES[name], repeats if name == "shuffle" else 1)
-        low, high = np.nanpercentile(draws - base_draws, [2.5, 97.5])
-        rows.append(SpaceResult(name, value, value - base, float(low), float(high)))
-    low, high = np.nanpercentile(base_draws, [2.5, 97.5])
-    return SpaceTest(len(bags), len(set(patients)), len(models), base, float(low), float(high), tuple(rows))
+        low, high = interval(draws - base_draws)
+        rows.append(SpaceResult(name, value, value - base, low, high))
+    low, high = interval(base_draws)
+    return SpaceTest(len(bags), len(set(patients)), len(models), base, low, high, tuple(rows))

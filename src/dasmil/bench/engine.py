@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from dasmil.files import write_text
+
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions, Unit
 
@@ -79,9 +81,7 @@ def work(result: str, repeats: int) -> None:
     """The unit of these measurements: hash some megabytes, then write when it began and ended."""
     begun = time.monotonic()
     _spin(repeats)
-    temporary = Path(f"{result}.{os.getpid()}.tmp")
-    temporary.write_text(f"{begun} {time.monotonic()}")
-    os.replace(temporary, result)
+    write_text(Path(result), f"{begun} {time.monotonic()}")
 
 
 def _units(folder: Path, count: int, repeats: int) -> list[Unit]:

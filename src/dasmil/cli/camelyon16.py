@@ -55,7 +55,7 @@ def camelyon16_source(
 
 def train_table(out: Path, train_one: Callable[[str, Path], int]) -> int:
     """Train every model of the paper's CAMELYON16 table below ``out``, then write and print the table."""
-    from dasmil.train.run_dir import write_json, write_text
+    from dasmil.files import write_json, write_text
 
     for name in MODELS:
         print(f"\n{name}", file=sys.stderr)
@@ -75,8 +75,8 @@ def table_rows(out: Path) -> list[dict[str, Any]]:
     """One row per model: parameters, our mean and deviation over seeds, and the paper's figures."""
     from importlib import resources
 
+    from dasmil.files import read_json
     from dasmil.models import load_model
-    from dasmil.train.run_dir import read_json
 
     expected = tomllib.loads(resources.files("dasmil.paper").joinpath("expected.toml").read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = []

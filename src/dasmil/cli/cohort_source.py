@@ -241,7 +241,8 @@ def _opened(n: int, count: int) -> str:
 
 def _note_in_data(run: Path, text: str) -> None:
     """Bring the number of openings into the run's data.json, which its report shows."""
-    from dasmil.train.run_dir import read_json, write_json
+    from dasmil.files import write_json
+    from dasmil.train.run_dir import read_json
 
     for file in [run / "data.json", *run.glob("fold-*/data.json")]:
         if file.is_file():

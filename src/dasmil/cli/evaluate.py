@@ -67,7 +67,7 @@ def evaluate(
     if json:
         import json as json_module
 
-        from dasmil.train.run_dir import finite
+        from dasmil.files import finite
 
         print(json_module.dumps(finite(summary), indent=2))
     else:

@@ -60,6 +60,7 @@ def plan(
         Print the plan as JSON.
     """
     from dasmil.cli.settings import gather_settings
+    from dasmil.engine.progress import duration
     from dasmil.errors import InputError
     from dasmil.train.plan import LARGEST_ANSWER, make_plan, measure
 
@@ -108,8 +109,8 @@ def plan(
         f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {counts} instances with {width} features; "
         f"{model}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
-    print(f"time per epoch      {_duration(found.seconds_per_epoch)}")
-    fastest, slowest = (_duration(value) for value in found.seconds_in_all)
+    print(f"time per epoch      {duration(found.seconds_per_epoch)}")
+    fastest, slowest = (duration(value) for value in found.seconds_in_all)
     span = fastest if fastest == slowest else f"{fastest} to {slowest}"
     choosing = f", {found.starts} starts in the first ones; again for each restart" if found.starts > 1 else ""
     print(f"training            {span} ({found.epochs} epochs{choosing})")
@@ -131,9 +132,3 @@ def plan(
 def _say(number: int, total: int) -> None:
     if sys.stderr.isatty():
         print(f"probe {number + 1}/{total}", end="\r" if number + 1 < total else "\n", file=sys.stderr, flush=True)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d}"

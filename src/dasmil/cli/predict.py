@@ -41,8 +41,9 @@ def predict(
         CSV with slide and any of mpp, tile_um, for slides that differ.
     """
     from dasmil.cli.sources import unlabelled_bags
+    from dasmil.files import write_csv
     from dasmil.train.apply import predict_run
-    from dasmil.train.run_dir import StoredRun, write_csv
+    from dasmil.train.run_dir import StoredRun
 
     stored = StoredRun.read(run)
     found = unlabelled_bags(bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, config=stored.config)

@@ -87,11 +87,12 @@ def search(
     from dasmil.cli.training_display import print_summary
     from dasmil.cli.training_units import made_with, round_arguments, source_record, train_grid, train_rounds
     from dasmil.errors import InputError
+    from dasmil.files import finite, write_json
     from dasmil.report import write_report
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import StoredRun, finite, read_json, write_json
+    from dasmil.train.run_dir import StoredRun, read_json
     from dasmil.train.search import JOURNAL, Journal, Question, check_search, parse_grid
     from dasmil.train.search import search as run_search
 

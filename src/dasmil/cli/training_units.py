@@ -80,11 +80,11 @@ def round_arguments(
 
 def made_with(arguments: Mapping[str, Any], splits: Splits) -> str:
     """A mark of the settings and bags of a fold, wherever it lies; its summary alone does not tell them."""
-    from dasmil.train.config import config_hash
+    from dasmil.files import json_hash
     from dasmil.train.search import bags_state
 
     state = [bags_state(bags) for bags in (splits.train, splits.val or [], *splits.tests.values())]
-    return config_hash({**{name: v for name, v in arguments.items() if name != "folder"}, "state": state})
+    return json_hash({**{name: v for name, v in arguments.items() if name != "folder"}, "state": state})
 
 
 def train_round(
@@ -100,8 +100,8 @@ def train_round(
 ) -> None:
     """In a worker: train one fold, going on with what is there, and leave the mark `done`."""
     from dasmil.cli.training_display import Display
+    from dasmil.files import write_text
     from dasmil.train.fit import fit
-    from dasmil.train.run_dir import write_text
 
     splits = _rounds(json.dumps(source))[number]
     with Display() as display:
@@ -126,13 +126,13 @@ def train_grid(
     Workers leave result files; only this process writes the journals, so they stay whole on any disk.
     """
     from dasmil.engine import Unit, run_units
-    from dasmil.train.config import config_hash
+    from dasmil.files import json_hash
     from dasmil.train.search import Trial
 
     work: list[tuple[Journal, Unit]] = []
     for number, journal in enumerate(journals):
         for together in journal.waiting(grid):
-            key = f"fold-{number}-trials-{config_hash({'study': journal.name, 'trials': together})[:12]}"
+            key = f"fold-{number}-trials-{json_hash({'study': journal.name, 'trials': together})[:12]}"
             result = str(out / "trials" / f"{key}.json")
             arguments = {
                 "source": source, "number": number, "question": vars(question), "together": together,
@@ -162,7 +162,7 @@ def search_trials(
     apart: bool,
 ) -> None:
     """In a worker: train and score a few trials; `apart`, one after the other, which needs less memory."""
-    from dasmil.train.run_dir import write_text
+    from dasmil.files import write_text
     from dasmil.train.search import Question, train_trials
 
     print("\n".join(map(json.dumps, together)))

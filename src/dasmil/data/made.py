@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from scipy.spatial import KDTree
 
-from dasmil.data.store import replacing, write_bag
+from dasmil.data.store import write_bag
 from dasmil.errors import DataError, InputError
+from dasmil.files import replacing
 from dasmil.types import Bag
 
 N_TYPES = 6

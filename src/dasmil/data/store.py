@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from torch import Tensor
 
 from dasmil import __version__
 from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.files import replacing
 from dasmil.types import Bag, Unit
 
 FORMAT = "dasmil-bag"
@@ -108,36 +106,13 @@ def read_coords(path: str | Path) -> np.ndarray:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A hidden temporary name beside path, renamed to it when the block ends well: no half file is ever seen."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(
-                f"the disk is full: {path} could not be written; free some space and run the same command again"
-            ) from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
 def replacing_h5(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file under a temporary name in the same folder, renamed to path when the block ends well."""
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
-    try:
-        with replacing(path) as temporary:
-            # No locks: no other process knows the name, and they fail on some network file systems.
-            with h5py.File(temporary, "w-", locking=False) as file:
-                yield file
-            with open(temporary, "rb") as written:
-                os.fsync(written.fileno())
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error}") from error
+    # No locks: no other process knows the name, and they fail on some network file systems.
+    with replacing(path) as temporary, h5py.File(temporary, "w", locking=False) as file:
+        yield file
 
 
 @contextmanager

@@ -36,12 +36,15 @@ class Progress:
         if self.running:
             text += f", {self.running} running"
         text += f", {60 * rate:.1f} a minute" if rate else ""
-        return f"{text}, {_duration(left / rate)} left" if rate and left else text
+        return f"{text}, {duration(left / rate)} left" if rate and left else text
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
+    """A duration for people, to two digits or so; "?" while it is not known."""
+    if seconds is None:
+        return "?"
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 

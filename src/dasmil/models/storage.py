@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from dasmil import __version__
 from dasmil.errors import DataError, InputError
+from dasmil.files import replacing, write_text
 
 if TYPE_CHECKING:
     from dasmil.models.base import MILModel
@@ -33,8 +32,7 @@ def save(model: MILModel, path: Path) -> None:
         "model": json.dumps({"name": model.name, "options": model.config}, sort_keys=True),
         "dasmil_version": __version__,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _temporary(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(_in_order(to_bytes(tensors, metadata=header)))
 
 
@@ -51,8 +49,7 @@ def _in_order(data: bytes) -> bytes:
 def save_pretrained(model: MILModel, directory: Path) -> None:
     save(model, directory / "model.safetensors")
     config = {"model": model.name, "options": model.config, "library_name": "dasmil", "format_version": FORMAT_VERSION}
-    with _temporary(directory / "config.json") as temporary:
-        temporary.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_text(directory / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def load_model(path: str | Path) -> MILModel:
@@ -129,25 +126,3 @@ def _check_tensors(file: Path, expected: dict[str, torch.Size], found: dict[str,
             complaints.append(f"{key} has shape {tuple(found[key].shape)}, expected {tuple(expected[key])}")
     if complaints:
         raise DataError(f"{file} does not match its configuration; {'; '.join(complaints)}")
-
-
-class _temporary:
-    """A temporary name beside ``path`` that becomes ``path`` when all went well, and disappears otherwise."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".tmp", dir=self.path.parent)
-        os.close(handle)
-        self.temporary = Path(name)
-        return self.temporary
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            umask = os.umask(0)
-            os.umask(umask)
-            self.temporary.chmod(0o666 & ~umask)  # mkstemp gives the file to its owner alone
-            os.replace(self.temporary, self.path)
-        else:
-            self.temporary.unlink(missing_ok=True)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dasmil.data.mnist import collage_image
 from dasmil.errors import DataError
+from dasmil.files import replacing
 from dasmil.models.base import MILModel
 from dasmil.report.collages import attention_weights
 from dasmil.report.style import DENSITY, FONT, INK, LINE, ORANGE, look, new_figure, save_png
-from dasmil.train.run_dir import replacing
 from dasmil.types import Bag
 
 HALF = 14  # half the side of a digit in pixels

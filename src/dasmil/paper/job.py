@@ -10,6 +10,7 @@ from typing import Any
 from dasmil.data import load_dataset
 from dasmil.engine import EngineOptions, Unit
 from dasmil.errors import InputError, unknown_name
+from dasmil.files import write_csv, write_text
 from dasmil.models import load_model
 from dasmil.paper import text
 from dasmil.paper.cells import DATASETS, TABLES, Cell, make_cell, table_cells
@@ -17,7 +18,6 @@ from dasmil.paper.grid import DATASET as GRID_DATASET
 from dasmil.paper.grid import choices, grid_plans, grid_units
 from dasmil.paper.reproduce import Folders, cell_units, fill
 from dasmil.paper.tables import claims, distance_values, entries
-from dasmil.train.run_dir import write_csv, write_text
 
 FIGURE = "attention-figure"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from dasmil.models import MODELS
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice, grid_claims
-from dasmil.paper.summary import METRICS
 from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims, leak
 from dasmil.paper.text import (
     DISTANCE_HEAD,
@@ -21,6 +20,7 @@ from dasmil.paper.text import (
 from dasmil.report.figures import Score, scores
 from dasmil.report.page import Cell, Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
 from dasmil.report.style import ACCENT, GREY, ORANGE
+from dasmil.stats.pairs import METRICS
 
 POSITION_COLOUR = {"relative": ACCENT, "absolute": ORANGE, "none": GREY}
 

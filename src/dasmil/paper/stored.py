@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from dasmil.engine.units import code_digest
 from dasmil.errors import DataError
+from dasmil.files import read_json, replacing, write_json
 from dasmil.models import load_model
-from dasmil.paper.summary import summarise_cell
-from dasmil.train.run_dir import read_json, replacing, versions, write_json
+from dasmil.stats.pairs import scores
+from dasmil.train.run_dir import versions
 
 FORMAT, FORMAT_VERSION = "dasmil-cell", 1
 SPLITS = ("train", "validation", "test", "test-large")
@@ -31,6 +32,13 @@ class Predictions:
 
     labels: dict[str, NDArray[np.uint8]]
     logits: dict[str, NDArray[np.float16]]
+
+    def summary(self) -> dict[str, Any]:
+        """Scores of every set."""
+        return {
+            split: {"n": len(y), "positives": int((y == 1).sum()), **scores(y, self.logits[split])}
+            for split, y in self.labels.items()
+        }
 
 
 def collect(run: Path, seeds: list[int]) -> Predictions:
@@ -102,7 +110,7 @@ def write_cell(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "plan": dict(plan),
-        "summary": summarise_cell(predictions.labels, predictions.logits),
+        "summary": predictions.summary(),
         "stuck_seeds": [status["seed"] for status in runs if not status["fitted"]],
         "seeds": [
             {k: status[k] for k in ("seed", "fitted", "reason", "train_loss", "restarts", "learned_distances")}
@@ -186,7 +194,7 @@ def check_cell(path: Path, labels: Mapping[str, NDArray[Any]]) -> list[str]:
         if predictions.logits[split].shape != expected:
             wrong.append(f"logits of {split} have shape {predictions.logits[split].shape}, expected {expected}")
     if not wrong:
-        again = summarise_cell(predictions.labels, predictions.logits)
+        again = predictions.summary()
         wrong += _differences(manifest["summary"], again, "")
     return wrong
 

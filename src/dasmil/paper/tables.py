@@ -13,7 +13,7 @@ from typing import Any
 from dasmil.models import MODELS
 from dasmil.paper.cells import DATASETS, make_cell, table_rows
 from dasmil.paper.stored import cell_path, read_cell, read_predictions
-from dasmil.paper.summary import METRICS, difference
+from dasmil.stats.pairs import METRICS, difference
 
 METRIC_NAMES = {"balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
 TITLES = {

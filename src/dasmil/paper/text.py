@@ -7,8 +7,8 @@ from typing import Any
 
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice, grid_claims
-from dasmil.paper.summary import METRICS
 from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims, leak
+from dasmil.stats.pairs import METRICS
 
 NOT_RUN = "not yet run"
 

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from dasmil.ops.das_attention.phi import PHI
-from dasmil.report.curves import Roc, wilson
 from dasmil.report.style import ACCENT, FAINT, FONT, GREY, GROUND, INK, LINE, ORANGE, look, new_figure
+from dasmil.stats import Roc, wilson
 
 UNIT_SYMBOL = {"um": "µm", "px": "px"}
 

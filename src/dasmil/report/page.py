@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dasmil import __version__
+from dasmil.files import write_text
 from dasmil.report.style import css_variables, to_svg
 
 
@@ -143,11 +143,6 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> Path:
-    """Write the page under a temporary name in the same folder, then give it its own."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        scratch.write_text(render(page), encoding="utf-8")
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    """Write the page, whole or not at all."""
+    write_text(path, render(page))
     return path

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from dasmil.report import figures
-from dasmil.report.curves import Roc, confusion_counts, roc_curve
 from dasmil.report.figures import UNIT_SYMBOL, Line, Panel, Phi, Series, Truth
 from dasmil.report.page import Picture, picture
 from dasmil.report.run import Predictions, Run
 from dasmil.report.style import ACCENT, CLASS_COLOURS
 from dasmil.report.words import bags_text, decimal, display_name, interval_text, seed_name
+from dasmil.stats import Roc, confusion_counts, roc_curve
 
 
 def roc_picture(run: Run, split: str) -> Picture | None:

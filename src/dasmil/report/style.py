@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import html
 import io
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+
+from dasmil.files import replacing
 
 # Role -> (light, dark). Figures are drawn in the light colours; in a page each becomes the variable of its role, so
 # that the page's colour scheme decides. The light values must differ from one another for that.
@@ -113,13 +114,8 @@ def to_svg(figure: Figure, label: str) -> str:
 
 def save_png(figure: Figure, path: Path) -> None:
     """The figure on white at twice its size, for documents outside a page."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with look():
-            figure.savefig(scratch, format="png", dpi=144, facecolor=GROUND)
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with replacing(path) as temporary, look():
+        figure.savefig(temporary, format="png", dpi=144, facecolor=GROUND)
 
 
 def css_variables() -> str:

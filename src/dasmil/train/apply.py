@@ -11,9 +11,9 @@ import torch
 from dasmil.errors import DataError, InputError
 from dasmil.models import load_model
 from dasmil.models.base import MILModel
+from dasmil.stats import summarise
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.metrics import summarise
 from dasmil.train.results import add_scored, prediction_rows
 from dasmil.train.run_dir import StoredRun, read_json
 from dasmil.types import Bag

@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dasmil.models.base import MILModel
+from dasmil.stats import score
 from dasmil.train.augment import jitter_digits
 from dasmil.train.config import TrainingConfig
 from dasmil.train.defaults import reading_weights
 from dasmil.train.evaluate import bag_logits, mean_losses, probabilities
 from dasmil.train.feed import Feed, Step
 from dasmil.train.loss import BagLoss
-from dasmil.train.metrics import score
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
 from dasmil.train.replicas import Replicas
 from dasmil.train.schedule import factor

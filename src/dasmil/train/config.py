@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -101,11 +100,6 @@ def training_config(settings: Mapping[str, Any]) -> TrainingConfig:
         message = found["msg"].removeprefix("Value error, ")
         value = f" (found {found['input']!r})" if where else ""
         raise InputError(f"training setting {where}: {message}{value}" if where else message) from None
-
-
-def config_hash(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a resolved configuration, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dasmil.devices import choose_device
 from dasmil.errors import InputError
 from dasmil.models import create_model, resolve_options
 from dasmil.models.base import MILModel
@@ -20,7 +21,7 @@ from dasmil.train.defaults import default_options, default_settings, fit_to_feat
 from dasmil.train.distances import finds_length, with_scale, with_start
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, resolve_device, start_rate
+from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, start_rate
 from dasmil.train.loss import BagLoss
 from dasmil.train.results import write_results
 from dasmil.train.run_dir import RunDirectory
@@ -83,7 +84,7 @@ def fit(
     config = training_config(settings)
     if runs is not None and out is not None:
         raise InputError("runs with their own learning rates are not written to a run directory: leave out= away")
-    device = resolve_device(config.device)
+    device = choose_device(config.device)
     train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training")
     shape = train.facts.feature_shape
     config = training_config({**default_settings(model_name, shape, len(train.facts.ids), settings), **settings})

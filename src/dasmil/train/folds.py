@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.errors import DataError
-from dasmil.train.metrics import METRICS, calibration_curve, mean_interval
-from dasmil.train.run_dir import read_json, write_json
+from dasmil.files import write_json
+from dasmil.stats import METRICS, calibration_curve, mean_interval
+from dasmil.train.run_dir import read_json
 
 
 def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasmil.errors import BackendError
 from dasmil.models.base import MILModel
 from dasmil.train.attempt import Attempt
 from dasmil.train.config import TrainingConfig
@@ -20,7 +19,7 @@ from dasmil.train.loss import BagLoss
 from dasmil.train.replicas import Replicas
 from dasmil.train.state import Finished, Progress, RunSpec, Store
 
-__all__ = ["START_RATES", "Finished", "Progress", "RunSpec", "Training", "resolve_device", "start_rate"]
+__all__ = ["START_RATES", "Finished", "Progress", "RunSpec", "Training", "start_rate"]
 
 START_RATES = (1.0, 2.0)
 """Learning rates of the starts of one length, in units of the run's."""
@@ -204,14 +203,3 @@ class Training:
             if f"kept.{row}" in tensors:
                 self.kept[row] = tensors[f"kept.{row}"].to(self.device)
         return list(dict.fromkeys(state["rows"])), int(state["attempt"])
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device of that name; auto takes CUDA, then MPS, then the CPU."""
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        name = next(device for device in ("cuda", "mps", "cpu") if available[device])
-    if not available[name]:
-        have = ", ".join(device for device, there in available.items() if there)
-        raise BackendError(f"the device {name} is not available here (available: {have}): use --device auto")
-    return torch.device(name)

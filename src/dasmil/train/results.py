@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasmil.files import replacing, write_csv, write_json
+from dasmil.stats import choose_threshold, summarise
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Feed
-from dasmil.train.metrics import choose_threshold, summarise
-from dasmil.train.run_dir import RunDirectory, StoredRun, read_json, replacing, write_csv, write_json
+from dasmil.train.run_dir import RunDirectory, StoredRun, read_json
 
 if TYPE_CHECKING:
     from dasmil.train.fit import TrainedRun

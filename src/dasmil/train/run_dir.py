@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import errno
-import io
 import json
-import math
-import os
 import platform
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,85 +13,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dasmil import __version__
-from dasmil.errors import DasmilError, DataError, InputError
-from dasmil.train.config import config_hash, differences
+from dasmil import __version__, files
+from dasmil.errors import DataError, InputError
+from dasmil.files import finite, json_hash, replacing, write_csv, write_json
+from dasmil.train.config import differences
 
 FORMAT = "dasmil-run"
 FORMAT_VERSION = 1
 CHECKPOINT_FORMAT = "dasmil-checkpoint"
 
 
-class StorageError(DasmilError, OSError):
-    """A file of a run could not be written."""
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path``; it becomes ``path`` when the block ends well and disappears otherwise."""
-    temporary: Path | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp gives the file to its owner alone
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
-        if full:
-            raise StorageError(
-                f"the disk is full: {path} could not be written. What was saved before is intact; free some space and "
-                "run the same command with --resume"
-            ) from error
-        raise StorageError(f"{path} could not be written: {error}") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON; NaN and infinity, which JSON does not know, become null."""
-    write_text(path, json.dumps(finite(value), indent=2) + "\n")
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> None:
-    """Write rows as CSV; columns default to those of the first row."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
-
-
-def finite(value: Any) -> Any:
-    """The same value with NaN and infinity as None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return value
-
-
 def read_json(path: Path) -> Any:
     """The content of a JSON file of a run."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: expected a run directory written by dasmil train") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not readable as JSON ({error})") from error
+    return files.read_json(path, "a run directory written by dasmil train")
 
 
 class RunDirectory:
@@ -107,7 +34,7 @@ class RunDirectory:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path = path
         self.config = config
-        self.hash = config_hash(config)
+        self.hash = json_hash(config)
         self.resumed = False
 
     @classmethod

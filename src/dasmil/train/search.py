@@ -15,8 +15,9 @@ import torch
 
 from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError, MissingDependencyError, unknown_name
+from dasmil.files import json_hash
 from dasmil.models import MODELS, create_model
-from dasmil.train.config import TrainingConfig, config_hash, training_config
+from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.feed import Feed
 from dasmil.train.fit import bag_options, fit
@@ -265,7 +266,7 @@ def _identity(question: Question, train: Sequence[Bag], val: Sequence[Bag]) -> s
         "metric": question.metric, "settings": dict(question.settings), "options": dict(question.options),
         "preset": question.preset,
     }  # fmt: skip
-    return config_hash(common)[:16]
+    return json_hash(common)[:16]
 
 
 def _value(text: str) -> Any:

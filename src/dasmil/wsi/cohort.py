@@ -17,9 +17,9 @@ from dasmil import __version__
 from dasmil.data.labels import plain_slide
 from dasmil.data.match import shortened
 from dasmil.data.scale import read_scales
-from dasmil.data.store import replacing
 from dasmil.engine import EngineOptions
 from dasmil.errors import DataError, InputError
+from dasmil.files import replacing
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
 from dasmil.wsi.encoders import Encoder

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Callable
@@ -112,11 +110,6 @@ class ExtractConfig:
         values = asdict(replace(self, encoder=encoder_name, tile_px=tile_px))
         del values["weights"]
         return {"procedure": PROCEDURE, **values, "encoder_sha256": encoder_sha256}
-
-
-def config_hash(described: dict[str, Any]) -> str:
-    """The name of a configuration: SHA-256 over all of its fields, so that no setting can be forgotten."""
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, select_autoescape
 
-from dasmil.data.store import replacing
+from dasmil.files import replacing
 from dasmil.wsi.slide_work import SlideResult
 
 _PAGE = """<!doctype html>

@@ -8,9 +8,10 @@ from pathlib import Path
 import h5py
 
 from dasmil.data.export import Format, export_bag
-from dasmil.data.store import open_h5, replacing, write_bag
+from dasmil.data.store import open_h5, write_bag
 from dasmil.engine.locks import LockState, clear_dead, file_lock
 from dasmil.errors import DataError
+from dasmil.files import replacing
 from dasmil.types import Bag
 
 MARKS = ("config_hash", "source_fingerprint")

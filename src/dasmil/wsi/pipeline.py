@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from dasmil.data.store import replacing
 from dasmil.errors import DasmilError, DataError, InputError, MissingDependencyError
+from dasmil.files import json_hash, replacing
 from dasmil.types import Bag
 from dasmil.wsi import qc
-from dasmil.wsi.config import ExtractConfig, RunOptions, config_hash
+from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.encoders import CallableEncoder, Encoder, create_encoder
 from dasmil.wsi.finished import count_tiles, read_marks, remove_leftovers, save_features, slide_lock
 from dasmil.wsi.reader import Slide, fingerprint
@@ -119,7 +119,7 @@ def finished_slide(path: Path, out_dir: Path, config: ExtractConfig, encoder: En
 
 def _marks(path: Path, config: ExtractConfig, encoder: Encoder) -> tuple[str, str]:
     described = config.described(encoder.name, encoder.sha256, config.tile_px or encoder.input_px)
-    return config_hash(described), fingerprint(path) if path.is_file() else ""
+    return json_hash(described), fingerprint(path) if path.is_file() else ""
 
 
 def _extract(

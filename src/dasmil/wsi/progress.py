@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasmil.engine.progress import duration
+
 if TYPE_CHECKING:
     from dasmil.wsi.cohort import Reporter
     from dasmil.wsi.pipeline import SlideResult
@@ -35,15 +37,6 @@ class TimeLeft:
             return None
         rest = self.remaining - (share * self.sizes.get(slide, 0) if slide else 0.0)
         return max(0.0, rest) * self.worked_seconds / self.worked_bytes
-
-
-def duration(seconds: float | None) -> str:
-    """A duration for people."""
-    if seconds is None:
-        return "?"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class LineReporter:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dasmil.data.store import replacing
+from dasmil.files import replacing
 from dasmil.wsi.tiling import Grid
 from dasmil.wsi.tissue import TissueMask
 

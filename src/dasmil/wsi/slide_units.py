@@ -11,10 +11,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dasmil.data.store import replacing
 from dasmil.engine import EngineOptions, Unit, run_units
 from dasmil.engine.locks import mark_folder, own_mark
 from dasmil.errors import DataError, InputError
+from dasmil.files import replacing
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
 from dasmil.wsi.encoders import Encoder
 from dasmil.wsi.pipeline import extract_slide, finished_slide, make_encoder, slide_name

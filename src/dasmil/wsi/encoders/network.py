@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dasmil.errors import BackendError, InputError
+from dasmil.devices import choose_device
+from dasmil.errors import InputError
 from dasmil.wsi.encoders.base import Encoder
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -87,23 +88,3 @@ class NetworkEncoder(Encoder):
                 "wrap it in a Python function that pools (docs/encoders.md)"
             )
         return features.shape[1]
-
-
-def choose_device(device: str | torch.device) -> torch.device:
-    """The device to compute on: "auto" takes CUDA, then MPS, then the CPU."""
-    if device == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise InputError(f"device is {str(device)!r}, expected auto, cpu, cuda, cuda:N or mps") from None
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available() and (chosen.index or 0) < max(torch.cuda.device_count(), 1),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not available.get(chosen.type, False):
-        raise BackendError(f"device {str(device)!r} is not available here; use auto or cpu")
-    return chosen

@@ -36,3 +36,22 @@ def resampled(
             members = np.flatnonzero(stratum == s)
             drawn[:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), len(drawn))
         yield drawn.take(owner, axis=1)
+
+
+def interval(draws: Sequence[NDArray[np.float64]] | NDArray[np.float64]) -> list[float]:
+    """The middle 95 % of resampled values, low and high; those that are NaN do not count, if all are, the ends are."""
+    values = draws if isinstance(draws, np.ndarray) else np.concatenate(draws)
+    if np.isnan(values).all():
+        return [float("nan"), float("nan")]
+    low, high = np.nanpercentile(values, [2.5, 97.5])
+    return [float(low), float(high)]
+
+
+def mean_over_patients(
+    values: NDArray[np.float64], patients: Sequence[str], resamples: int, seed: int = 0
+) -> list[float]:
+    """95 % interval of the mean of values [n], one of every bag, when patients are drawn with all their bags."""
+    owner = patient_numbers(patients)
+    totals, counts = np.bincount(owner, values), np.bincount(owner)
+    drawn = np.random.default_rng(seed).integers(len(counts), size=(resamples, len(counts)))
+    return interval(totals[drawn].sum(1) / counts[drawn].sum(1))

@@ -6,7 +6,7 @@ from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve as sk_calibration_curve
 
 from dasmil.errors import InputError
-from dasmil.train.metrics import (
+from dasmil.stats import (
     METRICS,
     bootstrap_difference,
     calibration_curve,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasmil.data.resample import patient_numbers, resampled
 from dasmil.errors import InputError
+from dasmil.stats.ranking import auroc, average_precision, divide
+from dasmil.stats.resample import interval, patient_numbers, resampled
 
 Array = NDArray[np.float64]
 
@@ -114,8 +115,8 @@ def summarise(
         "per_seed": per_run,
         "mean": {name: float(v.mean()) for name, v in values.items()},
         "std": {name: float(v.std(ddof=1)) if len(v) > 1 else 0.0 for name, v in values.items()},
-        "interval": {name: _interval(d) for name, d in draws.items()},
-        "ensemble": {**ensemble, "interval": {name: _interval(d) for name, d in ensemble_draws.items()}},
+        "interval": {name: interval(d) for name, d in draws.items()},
+        "ensemble": {**ensemble, "interval": {name: interval(d) for name, d in ensemble_draws.items()}},
         "calibration": calibration_curve(y, mean_probability, patients),
     }
 
@@ -143,7 +144,7 @@ def mean_interval(
     found: dict[str, list[float]] = {}
     for name, folds in per_fold.items():
         known = [draws for draws in folds if not np.isnan(draws).all()]
-        found[name] = _interval([sum((draws / len(known) for draws in known), np.zeros(resamples))] if known else folds)
+        found[name] = interval([sum((draws / len(known) for draws in known), np.zeros(resamples))] if known else folds)
     return found
 
 
@@ -175,7 +176,7 @@ def bootstrap_difference(
     return {
         "metric": metric,
         "difference": float(gap(np.ones((1, len(y))))[0]),
-        "interval": _interval(draws),
+        "interval": interval(draws),
         "first_better": share,
     }
 
@@ -199,14 +200,6 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.in
     return y, p
 
 
-def _interval(draws: list[Array]) -> list[float]:
-    values = np.concatenate(draws)
-    if np.isnan(values).all():
-        return [float("nan"), float("nan")]
-    low, high = np.nanpercentile(values, [2.5, 97.5])
-    return [float(low), float(high)]
-
-
 def _weighted(y: NDArray[np.int64], p: Array, w: Array, threshold: float) -> dict[str, Array]:
     """Every metric under each row of the weights w [draws, n]: arrays [draws]."""
     calibration = _calibration_error(y, p, w)
@@ -215,8 +208,8 @@ def _weighted(y: NDArray[np.int64], p: Array, w: Array, threshold: float) -> dic
         at_threshold = _counts(y == 1, p >= threshold, w)
         return {
             "balanced_accuracy": (at_half.sensitivity + at_half.specificity) / 2,
-            "auroc": _auroc(y == 1, p, w),
-            "average_precision": _average_precision(y == 1, p, w),
+            "auroc": auroc(p, y == 1, w),
+            "average_precision": average_precision(p, y == 1, w),
             "f1": at_half.f1,
             "sensitivity": at_threshold.sensitivity,
             "specificity": at_threshold.specificity,
@@ -233,8 +226,8 @@ def _weighted(y: NDArray[np.int64], p: Array, w: Array, threshold: float) -> dic
     one_hot = np.eye(p.shape[1])[y]
     return {
         "balanced_accuracy": over_classes([c.sensitivity for c in counts]),
-        "auroc": over_classes([_auroc(y == c, p[:, c], w) for c in classes]),
-        "average_precision": over_classes([_average_precision(y == c, p[:, c], w) for c in classes]),
+        "auroc": over_classes([auroc(p[:, c], y == c, w) for c in classes]),
+        "average_precision": over_classes([average_precision(p[:, c], y == c, w) for c in classes]),
         "f1": over_classes([c.f1 for c in counts]),
         "sensitivity": over_classes([c.sensitivity for c in counts]),
         "specificity": over_classes([c.specificity for c in counts]),
@@ -249,36 +242,9 @@ class _counts:
     def __init__(self, truth: NDArray[np.bool_], predicted: NDArray[np.bool_], w: Array) -> None:
         tp, fn = w @ (truth & predicted), w @ (truth & ~predicted)
         fp, tn = w @ (~truth & predicted), w @ (~truth & ~predicted)
-        self.sensitivity = _divide(tp, tp + fn)
-        self.specificity = _divide(tn, tn + fp)
-        self.f1 = np.where(tp + fp + fn > 0, _divide(2 * tp, 2 * tp + fp + fn), 0.0)
-
-
-def _divide(a: Array, b: Array) -> Array:
-    return np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0)
-
-
-def _by_score(truth: NDArray[np.bool_], p: Array, w: Array) -> tuple[Array, Array]:
-    """Weights of positives and of negatives [draws, distinct scores], from the lowest score to the highest."""
-    order = np.argsort(p, kind="stable")
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(p[order]) > 0]))
-    sorted_weights = w[:, order]
-    collect: Callable[[Array], Array] = lambda v: np.add.reduceat(v, starts, axis=1)  # noqa: E731
-    positive = truth[order]
-    return collect(sorted_weights * positive), collect(sorted_weights * ~positive)
-
-
-def _auroc(truth: NDArray[np.bool_], p: Array, w: Array) -> Array:
-    positive, negative = _by_score(truth, p, w)
-    below = np.cumsum(negative, axis=1) - negative / 2  # ties count half
-    return _divide((positive * below).sum(1), positive.sum(1) * negative.sum(1))
-
-
-def _average_precision(truth: NDArray[np.bool_], p: Array, w: Array) -> Array:
-    positive, negative = (side[:, ::-1] for side in _by_score(truth, p, w))
-    hits, misses = np.cumsum(positive, axis=1), np.cumsum(negative, axis=1)
-    precision = np.divide(hits, hits + misses, out=np.zeros_like(hits), where=hits + misses > 0)
-    return _divide((positive * precision).sum(1), positive.sum(1))
+        self.sensitivity = divide(tp, tp + fn)
+        self.specificity = divide(tn, tn + fp)
+        self.f1 = np.where(tp + fp + fn > 0, divide(2 * tp, 2 * tp + fp + fn), 0.0)
 
 
 def _top_label(y: NDArray[np.int64], p: Array) -> tuple[NDArray[np.int64], Array]:

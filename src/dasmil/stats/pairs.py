@@ -1,20 +1,21 @@
-"""Scores of a cell from its stored logits: mean and spread over seeds, and intervals under resampling of the bags.
+"""The fast path of `summarise` for many seeds and many tables: mean and spread over seeds, intervals, differences.
 
-The same stratified bootstrap as `dasmil.train.metrics` (same random numbers, equal results), for the two metrics of the
-paper's tables only: balanced accuracy and AUROC are averages over bags and over pairs of bags, so the mean over seeds
-is taken first and all resamples are two matrix products. A check of all tables takes seconds instead of minutes.
+The same resamples and equal results, for two metrics only: balanced accuracy and AUROC are averages over bags and over
+pairs of bags, so the mean over seeds is taken first and all resamples are two matrix products. A check of all tables of
+the paper takes seconds instead of minutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dasmil.stats.metrics import RESAMPLES
+from dasmil.stats.resample import interval, resampled
+
 METRICS = ("balanced_accuracy", "auroc")
-RESAMPLES = 1000
 
 Logits = NDArray[np.floating[Any]]
 Labels = NDArray[np.integer[Any]]
@@ -61,12 +62,8 @@ def _once(labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def _resamples(labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Weights of the positive and the negative bags in every bootstrap resample; each class keeps its size."""
-    rng = np.random.default_rng(0)
-    drawn = []
-    for c in (0, 1):
-        n = int((labels == c).sum())
-        drawn.append(rng.multinomial(n, np.full(n, 1 / n), RESAMPLES).astype(np.float64))
-    return drawn[1], drawn[0]
+    drawn = np.concatenate(list(resampled(labels.astype(np.int64), None, RESAMPLES, 0)))
+    return drawn[:, labels == 1], drawn[:, labels == 0]
 
 
 def scores(labels: Labels, logits: Logits) -> dict[str, dict[str, Any]]:
@@ -80,17 +77,9 @@ def scores(labels: Labels, logits: Logits) -> dict[str, dict[str, Any]]:
             "per_seed": values.tolist(),
             "mean": float(values.mean()),
             "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
-            "interval": np.percentile(draws[metric], [2.5, 97.5]).tolist(),
+            "interval": interval(draws[metric]),
         }
     return found
-
-
-def summarise_cell(labels: Mapping[str, Labels], logits: Mapping[str, Logits]) -> dict[str, Any]:
-    """The summary of every set of a cell."""
-    return {
-        split: {"n": len(y), "positives": int((y == 1).sum()), **scores(y, logits[split])}
-        for split, y in labels.items()
-    }
 
 
 def difference(labels: Labels, first: Logits, second: Logits) -> dict[str, dict[str, Any]]:
@@ -100,7 +89,7 @@ def difference(labels: Labels, first: Logits, second: Logits) -> dict[str, dict[
     return {
         metric: {
             "difference": float(exact[metric][0]),
-            "interval": np.percentile(draws[metric], [2.5, 97.5]).tolist(),
+            "interval": interval(draws[metric]),
         }
         for metric in METRICS
     }

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dasmil.paper.summary import METRICS, difference, scores
-from dasmil.train.metrics import bootstrap_difference, summarise
+from dasmil.stats import bootstrap_difference, summarise
+from dasmil.stats.pairs import METRICS, difference, scores
 
 
 def bags(seed: int = 0, n: int = 90, runs: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dasmil.stats.resample import resampled
+
 Array = NDArray[np.float64]
 
 GRID = np.linspace(0, 1, 101)
@@ -38,8 +40,6 @@ def roc_curve(
     one class only have no curve and are left out; None when none is left. The band is the 95 % interval of the mean
     curve when patients are resampled within their fold and class.
     """
-    from dasmil.data.resample import resampled
-
     parts = []
     for number, (labels, scores, patients) in enumerate(folds):
         truth = np.asarray(labels).astype(bool)

@@ -1,0 +1,121 @@
+"""Files that are whole or absent: the one atomic writer of the product, and JSON and CSV on top of it."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import hashlib
+import io
+import json
+import math
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from dasmil.errors import DasmilError, DataError, StorageError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden temporary file beside ``path``, on the disk and renamed to it when the block ends well, else removed.
+
+    The folder is made where it is missing. The file gets the rights that the user's umask gives to new files, whatever
+    the block does with it.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        rights = os.fstat(handle).st_mode & 0o777
+        os.close(handle)
+        yield temporary
+        temporary.chmod(rights)  # safetensors and nested writers replace it by a file with rights of their own
+        _to_disk(temporary)
+        os.replace(temporary, path)
+    except DasmilError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise _storage_error(path, error) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _storage_error(path: Path, error: Exception) -> StorageError:
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+        return StorageError(
+            f"the disk is full: {path} could not be written. What was saved before is intact; free some space and run "
+            "the same command again (dasmil train: with --resume)"
+        )
+    return StorageError(f"{path} could not be written: {error}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON; NaN and infinity, which JSON does not know, become null."""
+    write_text(path, json.dumps(finite(value), indent=2) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """The same value with NaN and infinity as None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return value
+
+
+def read_json(path: Path, expected: str = "a JSON file") -> Any:
+    """The content of a JSON file; expected: what a user should have given, for the error when there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: expected {expected}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not readable as JSON ({error})") from error
+
+
+def json_hash(value: Any) -> str:
+    """SHA-256 of a value as JSON, whatever the order of its keys: the name of a configuration by all of its fields."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> None:
+    """Write rows as CSV; columns default to those of the first row."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def read_csv(path: Path, expected: str = "a CSV file") -> list[dict[str, str]]:
+    """The rows of a CSV file that the product wrote, by the names of their columns."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: expected {expected}") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path} is not readable as CSV ({error})") from error

@@ -1,0 +1,20 @@
+"""Figures of merit and their uncertainty: metrics, AUROC, resampling of patients, ROC curves, Wilson's interval."""
+
+from dasmil.stats.curves import Roc, confusion_counts, roc_curve, wilson
+from dasmil.stats.metrics import (
+    METRICS,
+    bootstrap_difference,
+    calibration_curve,
+    choose_threshold,
+    mean_interval,
+    score,
+    summarise,
+)
+from dasmil.stats.ranking import auroc, average_precision
+from dasmil.stats.resample import interval, mean_over_patients, patient_numbers, resampled
+
+__all__ = [
+    "METRICS", "Roc", "auroc", "average_precision", "bootstrap_difference", "calibration_curve", "choose_threshold",
+    "confusion_counts", "interval", "mean_interval", "mean_over_patients", "patient_numbers", "resampled", "roc_curve",
+    "score", "summarise", "wilson",
+]  # fmt: skip

@@ -1,0 +1,139 @@
+"""One writer for all files: whole or absent, with the user's rights, and one message when the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import dasmil
+from dasmil.attribution.export import written
+from dasmil.data.store import write_bag
+from dasmil.errors import DataError, StorageError
+from dasmil.files import json_hash, read_csv, read_json, replacing, write_csv, write_json, write_text
+from dasmil.report.style import new_figure, save_png
+from dasmil.types import Bag
+
+SOURCES = Path(dasmil.__file__).parent
+
+
+def write_half(target: Path) -> None:
+    with replacing(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError("stop")
+
+
+def test_a_file_is_whole_or_absent(tmp_path):
+    target = tmp_path / "file.json"
+    write_json(target, {"a": float("nan"), "b": [1.5, float("inf")]})
+    assert json.loads(target.read_text()) == {"a": None, "b": [1.5, None]}
+    with pytest.raises(RuntimeError, match="stop"):
+        write_half(target)
+    assert json.loads(target.read_text())["a"] is None
+    assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file")
+    with pytest.raises(StorageError, match="could not be written"):
+        write_json(blocked / "x.json", {})
+
+
+def _explanation(path: Path) -> None:
+    with written(path) as file:
+        file.write("text")
+
+
+def _tensors(path: Path) -> None:
+    with replacing(path) as temporary:
+        save_file({"a": torch.zeros(2)}, temporary)
+
+
+WRITERS = {
+    "text": lambda path: write_text(path, "text"),
+    "csv": lambda path: write_csv(path, [{"a": 1}]),
+    "tensors": _tensors,
+    "model": lambda path: dasmil.create_model("max-pool", in_features=2).save(path),
+    "bag": lambda path: write_bag(path, Bag(torch.zeros(1, 2), torch.zeros(1, 2), "um", "a")),
+    "explanation": _explanation,
+    "picture": lambda path: save_png(new_figure(80, 60)[0], path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o007, 0o660)])
+def test_every_file_has_the_rights_of_the_users_umask(tmp_path, name, umask, rights):
+    before = os.umask(umask)
+    try:
+        WRITERS[name](tmp_path / "file")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == rights
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_is_one_message_and_keeps_the_old_file(tmp_path, name, monkeypatch):
+    (tmp_path / "file").write_text("before")
+
+    def full_disk(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(os, "fsync", full_disk)  # where network file systems say it
+    with pytest.raises(StorageError, match=r"the disk is full: .*file could not be written.*free some space"):
+        WRITERS[name](tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "before"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_hdf5_file_that_fails_halfway_leaves_nothing(tmp_path):
+    from dasmil.data.store import replacing_h5
+
+    def fail() -> None:
+        with replacing_h5(tmp_path / "a.h5") as file:
+            file["x"] = [1]
+            raise DataError("stop")
+
+    with pytest.raises(DataError, match="stop"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+    with replacing_h5(tmp_path / "a.h5") as file:
+        file["x"] = [1]
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["x"][0] == 1
+
+
+def test_reading_says_what_was_expected(tmp_path):
+    with pytest.raises(DataError, match=r"a\.json is missing: expected a run"):
+        read_json(tmp_path / "a.json", "a run")
+    with pytest.raises(DataError, match=r"a\.csv is missing: expected a table"):
+        read_csv(tmp_path / "a.csv", "a table")
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(DataError, match=r"a\.json is not readable as JSON"):
+        read_json(tmp_path / "a.json")
+    write_csv(tmp_path / "a.csv", [{"x": 1, "y": "a,b"}, {"x": 2, "y": ""}])
+    assert read_csv(tmp_path / "a.csv") == [{"x": "1", "y": "a,b"}, {"x": "2", "y": ""}]
+
+
+def test_a_hash_does_not_depend_on_the_order_of_keys():
+    assert json_hash({"a": 1, "b": [2]}) == json_hash({"b": [2], "a": 1}) != json_hash({"a": 1, "b": [3]})
+    assert json_hash({"a": 1}) == "f9d86028c6e0d64e225186f96acb69338b2c59764df79162107f5c4bb34d1310"
+
+
+def test_no_other_room_has_a_writer_of_its_own():
+    """Renaming into place happens in files.py alone."""
+    own = re.compile(r"os\.(replace|rename|fsync|umask)\(|mkstemp|\.tmp\"")
+    found = [
+        f"{file.relative_to(SOURCES)}: {line.strip()}"
+        for file in SOURCES.rglob("*.py")
+        if file.name != "files.py"
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if own.search(line)
+    ]
+    leftovers = [line for line in found if line.startswith("wsi/finished.py") and ".glob(" in line]
+    assert found == leftovers
