@@ -134,7 +134,7 @@ def test_unlabelled_bags_stay_beside_labelled_ones(tmp_path: Path) -> None:
 def test_contradictions_stop(tmp_path: Path) -> None:
     for name in ("a", "b"):
         stamp(tmp_path, name)
-    with pytest.raises(DataError, match="slide 'a' is listed twice with different values: label 1 and 0; keep one row"):
+    with pytest.raises(DataError, match="slide 'a' is listed twice with different values: label '1' and '0'"):
         load_cohort(tmp_path, rows(("a", "1"), ("a", "0"), ("b", "0")))
     with pytest.raises(DataError, match="1 patients are in more than one split, for example 'p' in test and train"):
         load_cohort(tmp_path, rows(("a", "1", "p", "train"), ("b", "0", "p", "test")))

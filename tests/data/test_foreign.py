@@ -153,11 +153,15 @@ def test_historic_file_with_another_stride_asks_for_the_scale(tmp_path: Path) ->
     np.testing.assert_allclose(read_features(path, Scale(mpp=0.5)).coords, (CORNERS + 256) * 0.5)
 
 
-def slideflow(tmp_path: Path, index: bool = True) -> Path:
+def slideflow(tmp_path: Path, index: bool = True, **more: object) -> Path:
     torch.save(torch.from_numpy(FEATURES), tmp_path / "f.pt")
     if index:
         np.savez(tmp_path / "f.index.npz", CORNERS + 256)
-    config = {"extractor": {"class": "slideflow.model.extractors.ctranspath.CTransPathFeatures"}, "tile_um": 128}
+    config = {
+        "extractor": {"class": "slideflow.model.extractors.ctranspath.CTransPathFeatures"},
+        "tile_um": 128,
+        **more,
+    }
     (tmp_path / "bags_config.json").write_text(json.dumps(config))
     return tmp_path / "f.pt"
 
@@ -174,10 +178,39 @@ def test_slideflow_positions_are_centres_already(tmp_path: Path) -> None:
 
 def test_slideflow_needs_index_and_scale(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="slideflow files give positions in level-0 pixels"):
-        read_features(slideflow(tmp_path))
+        read_features(slideflow(tmp_path, tile_um="20x"))
+    with pytest.raises(DataError, match=r"bags_config.json: tile_um is -3, expected micrometres"):
+        read_features(slideflow(tmp_path, tile_um=-3))
+    with pytest.raises(DataError, match="declares tile_um 128, but 256 was given"):
+        read_features(slideflow(tmp_path), Scale(tile_um=256))
     (tmp_path / "f.index.npz").unlink()
     with pytest.raises(DataError, match=r"no f\.index\.npz beside it"):
         read_features(tmp_path / "f.pt", Scale(mpp=0.25))
+
+
+def test_slideflow_without_a_scale_takes_that_of_its_settings(tmp_path: Path) -> None:
+    rows, columns = np.divmod(np.arange(len(FEATURES)), 2)
+    path = slideflow(tmp_path)
+    np.savez(tmp_path / "f.index.npz", np.stack([columns, rows], axis=1) * 512.0)
+    found = read_features(path)
+    assert found.mpp == 0.25
+    assert "128 um as its settings declare / measured stride 512 px" in found.rule
+
+
+def test_stamp_1_keeps_its_scale_in_info_json(tmp_path: Path) -> None:
+    places = np.array([[0, 0], [512, 0], [0, 512], [512, 512]])[: len(FEATURES)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["feats"], file["coords"] = FEATURES[:4], places
+    (tmp_path / "info.json").write_text(json.dumps({"extractor": "STAMP", "microns": 128, "patch_size": 512}))
+    found = read_features(tmp_path / "a.h5")
+    np.testing.assert_allclose(found.coords, (places + 256) * 0.25)
+    assert found.tile_um == 128
+    assert found.probe.tile_um == 128
+    with pytest.raises(DataError, match=r"declares microns / patch_size \(info.json\) 0.25, but 0.5 was given"):
+        read_features(tmp_path / "a.h5", Scale(mpp=0.5))
+    (tmp_path / "info.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"info\.json is not valid JSON"):
+        read_features(tmp_path / "a.h5")
 
 
 class Evil:
@@ -191,7 +224,7 @@ def test_pickled_objects_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
         read_features(tmp_path / "f.pt", Scale(mpp=1))
     torch.save(torch.from_numpy(FEATURES), tmp_path / "f.pt")
     np.savez(tmp_path / "f.index.npz", np.array([Evil()], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="cannot be read as an array of positions"):
+    with pytest.raises(DataError, match=r"holds an array of shape \(1,\) of object, expected numbers"):
         read_features(tmp_path / "f.pt", Scale(mpp=1))
     assert "executed" not in capsys.readouterr().out
 

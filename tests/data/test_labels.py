@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels, read_rows
+from dasmil.data.camelyon16 import read_reference
+from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels
+from dasmil.data.scale import read_scales
+from dasmil.data.text_table import read_rows
 from dasmil.errors import DataError, InputError
 
 
@@ -54,7 +58,7 @@ def test_cells_may_hold_separators_of_lines(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_bytes('slide,label,note,more\r\na,1,first\u2028second\x85,\r\nb,0,"two\r\nlines",x\r\n'.encode())
     assert read_labels(path) == [LabelRow("a", "1"), LabelRow("b", "0")]
-    assert [row["note"] for row in read_rows(path)[1]] == ["first\u2028second", "two\nlines"]
+    assert [row["note"] for _, row in read_rows(path)[1]] == ["first\u2028second", "two\nlines"]
 
 
 def test_tables_that_cannot_be_understood(tmp_path: Path) -> None:
@@ -70,8 +74,10 @@ def test_tables_that_cannot_be_understood(tmp_path: Path) -> None:
         read_labels(table(tmp_path, "slide,label\na,1,2\n"))
     with pytest.raises(DataError, match="line 2: the slide name is empty"):
         read_labels(table(tmp_path, "slide,label\n,1\n"))
-    with pytest.raises(InputError, match="spreadsheet"):
-        read_labels(tmp_path / "clini.xlsx")
+    with pytest.raises(InputError, match=r"of the old kind \(\.xls\): save it as \.xlsx or CSV"):
+        read_labels(table(tmp_path, "x", "clini.xls"))
+    with pytest.raises(DataError, match=r"cannot be read as an Excel table \(BadZipFile"):
+        read_labels(table(tmp_path, "x", "clini.xlsx"))
     clini = table(tmp_path, "PATIENT,label\nA,1\nA,0\n")
     with pytest.raises(DataError, match="patient 'A' is listed twice"):
         read_labels(clini, slide_table=table(tmp_path, "PATIENT,FILENAME\nA,one\n", "s.csv"))
@@ -103,3 +109,82 @@ def test_labels_that_are_no_class_are_refused(labels: list[str]) -> None:
     with pytest.raises(DataError, match=r"a label is '(nan|NaN|-inf)', expected a class: leave the cell .* empty"):
         class_names(labels)
     assert class_names(labels, labels) == tuple(labels)
+
+
+SHEET = """<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>
+<row r="1"><c r="A1" t="s"><v>0</v></c><c r="B1" t="s"><v>1</v></c><c r="D1" t="inlineStr"><is><t>PATIENT</t></is></c>
+</row><row r="2"><c r="A2" t="s"><v>2</v></c><c r="B2"><v>1</v></c><c r="D2" t="str"><v>p1</v></c></row>
+<row r="4"><c r="A4" t="inlineStr"><is><r><t>two</t></r><r><t>.svs</t></r></is></c><c r="B4"><v>0</v></c></row>
+</sheetData></worksheet>"""
+BOOK = {
+    "xl/workbook.xml": """<workbook xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"><sheets>
+<sheet name="slides" sheetId="7" r:id="rId3"/><sheet name="other" sheetId="1" r:id="rId1"/></sheets></workbook>""",
+    "xl/_rels/workbook.xml.rels": """<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+<Relationship Id="rId1" Target="worksheets/sheet1.xml"/><Relationship Id="rId3" Target="/xl/worksheets/sheet2.xml"/>
+</Relationships>""",
+    "xl/sharedStrings.xml": """<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">
+<si><t>FILENAME</t></si><si><t>label</t></si><si><t>slid\u00e9.h5</t></si></sst>""",
+    "xl/worksheets/sheet1.xml": "<worksheet/>",
+    "xl/worksheets/sheet2.xml": SHEET,
+}
+
+
+def excel(path: Path, **changes: str) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in {**BOOK, **changes}.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_excel_tables(tmp_path: Path) -> None:
+    path = excel(tmp_path / "slides.xlsx")
+    assert read_labels(path) == [LabelRow("slid\u00e9", "1", "p1"), LabelRow("two", "0", None)]
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>' + SHEET
+    with pytest.raises(DataError, match="declares entities"):
+        read_labels(excel(tmp_path / "bomb.xlsx", **{"xl/worksheets/sheet2.xml": bomb}))
+    with pytest.raises(DataError, match="unpacks to more than 200 MB"):
+        read_labels(excel(tmp_path / "large.xlsx", more=" " * 200_000_001))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
+def test_encodings_of_spreadsheet_programs(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_bytes("slide;label\r\nB\u00f6hm 1.svs;m\u00e4\u00dfig\r\n".encode(encoding))
+    assert read_labels(path) == [LabelRow("B\u00f6hm 1", "m\u00e4\u00dfig")]
+
+
+def test_an_encoding_that_cannot_be_told_is_not_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_bytes("slide,label\n\u0441\u0440\u0435\u0437,1\n".encode("cp1251"))
+    with pytest.raises(DataError, match="its encoding cannot be told from its bytes"):
+        read_labels(path)
+
+
+def test_names_of_macos_match_those_of_tables(tmp_path: Path) -> None:
+    path = table(tmp_path, "slide,label\nB\u00f6hm.svs,1\n")
+    assert read_labels(path)[0].slide == plain_slide("Bo\u0308hm.h5") == "B\u00f6hm"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"slide,label\na\0b,1\n", "holds NUL characters"),
+        (b"slide,label" + b",x" * 10_000 + b"\n", "10,002 columns, expected at most 10,000"),
+        (b'"slide,label\n' + b"x" * 200_000, "is a quotation mark left open"),
+        (b"\n\n", "is empty"),
+    ],
+)
+def test_tables_that_are_none(data: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_bytes(data)
+    for read in (read_labels, lambda path: read_scales(table=path), read_reference):
+        with pytest.raises(DataError, match=message):
+            read(path)
+
+
+def test_messages_do_not_repeat_a_whole_table(tmp_path: Path) -> None:
+    path = table(tmp_path, "slide,label,split\na,1," + "long words " * 5000 + "\n")
+    with pytest.raises(DataError) as caught:
+        read_labels(path)
+    assert len(str(caught.value)) < len(str(path)) + 300

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from pathlib import Path
 
 from dasmil.data.formats import find_feature_files, slide_name
 from dasmil.data.labels import LabelRow
-from dasmil.errors import DataError, InputError
+from dasmil.data.text_table import table_rows
+from dasmil.errors import DataError, shown
 
 EXCLUDED = ("normal_086", "normal_144", "test_049")
 CLASSES = ("Normal", "Tumor")
@@ -32,21 +32,16 @@ class Camelyon16:
 
 def read_reference(path: Path) -> dict[str, str]:
     """The challenge's test labels: no header, column 0 = slide, column 1 = Tumor or Normal."""
-    if not path.is_file():
-        raise InputError(f"no reference table {path}: it is reference.csv of the CAMELYON16 challenge")
     labels: dict[str, str] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for number, row in enumerate(csv.reader(file), start=1):
-            if not row:
-                continue
-            name = row[0].strip().lower()
-            label = row[1].strip().capitalize() if len(row) > 1 else ""
-            if not _TEST_NAME.fullmatch(name) or label not in CLASSES:
-                raise DataError(
-                    f"{path}, line {number}: found {','.join(row)!r}, expected a line like 'test_001,Tumor,...'"
-                )
-            if labels.setdefault(name, label) != label:
-                raise DataError(f"{path}, line {number}: {name} has two different labels")
+    for number, row in table_rows(path, "reference table (reference.csv of the CAMELYON16 challenge):"):
+        name = row[0].lower()
+        label = row[1].capitalize() if len(row) > 1 else ""
+        if not _TEST_NAME.fullmatch(name) or label not in CLASSES:
+            raise DataError(
+                f"{path}, line {number}: found {shown(','.join(row))}, expected a line like 'test_001,Tumor,...'"
+            )
+        if labels.setdefault(name, label) != label:
+            raise DataError(f"{path}, line {number}: {name} has two different labels")
     if not labels:
         raise DataError(f"{path} is empty: expected one line per test slide")
     return labels

@@ -110,7 +110,11 @@ def _check_contents(file: FeatureFile, scale: Scale, row: dict[str, Any]) -> Ite
     if file.tile_um and np.isfinite(stride):
         ratio = stride / file.tile_um
         if ratio < 0.99:
-            yield "warning", "stride against tile", f"tiles of {file.tile_um:g} um overlap: stride {stride:g} um"
+            yield (
+                "warning",
+                "stride against tile",
+                (f"tiles of {file.tile_um:g} um lie {stride:g} um apart: they overlap, or the scale is wrong"),
+            )
         elif ratio > 1.45 and not shows_stride(file.coords):
             yield (
                 "warning",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from dasmil.errors import DataError, InputError
+from dasmil.data.text_table import composed, read_rows
+from dasmil.errors import DataError, InputError, named, shown
 
 # The names under which people keep these columns, ours first, then CLAM's, STAMP's and common ones.
 SLIDE = ("slide", "slide_id", "filename", "bag", "bag_id", "image", "image_id", "file", "slide_name")
@@ -43,12 +42,14 @@ class LabelRow:
 
 
 def plain_slide(name: str) -> str:
-    """A slide's name without folders and without a known file ending: both sides of a match go through it."""
-    name = PurePosixPath(name.strip().replace("\\", "/")).name
-    for suffix in SLIDE_SUFFIXES:
-        if name.lower().endswith(suffix):
-            return name[: -len(suffix)]
-    return name
+    """A slide's name without folders and without a known file ending: both sides of a match go through it.
+
+    Composed Unicode (NFC), because macOS decomposes the names of files and tables do not.
+    """
+    name = composed(name.strip().replace("\\", "/").rstrip("/").rpartition("/")[2])
+    if not name.lower().endswith(SLIDE_SUFFIXES):
+        return name
+    return next(name[: -len(suffix)] for suffix in SLIDE_SUFFIXES if name.lower().endswith(suffix))
 
 
 def read_labels(
@@ -61,7 +62,7 @@ def read_labels(
     split_column: str | None = None,
     classes: Sequence[str] = (),
 ) -> list[LabelRow]:
-    """Read a label table (CSV or TSV); with ``slide_table`` it is STAMP's pair of a clini and a slide table.
+    """Read a label table (CSV, TSV or Excel); with ``slide_table`` it is STAMP's pair of a clini and a slide table.
 
     classes: names that are labels even if they look like an empty cell, such as NA.
     """
@@ -72,13 +73,13 @@ def read_labels(
     patient = _column(path, header, "patient", PATIENT, patient_column)
     if slide is None:
         hint = " (a table of patients? then give the slides of each with --slide-table)" if patient else ""
-        raise DataError(f"{path}: no slide column among {', '.join(header)}{hint}; name it with --slide-column")
+        raise DataError(f"{path}: no slide column among {named(header)}{hint}; name it with --slide-column")
     label = _column(path, header, "label", LABEL, label_column)
     if label is None:
-        raise DataError(f"{path}: no label column among {', '.join(header)}; name it with --label-column")
+        raise DataError(f"{path}: no label column among {named(header)}; name it with --label-column")
     split = _column(path, header, "split", SPLIT, split_column)
     found: list[LabelRow] = []
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
         if not row[slide]:
             raise DataError(f"{path}, line {number}: the slide name is empty; fill it in or remove the row")
         found.append(
@@ -94,41 +95,11 @@ def read_labels(
     return found
 
 
-def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """The header and the rows of a delimited text table, stripped of blanks around values."""
-    path = Path(path)
-    if path.suffix.lower() in (".xlsx", ".xls"):
-        raise InputError(f"{path} is a spreadsheet: save it as CSV, which every spreadsheet program can do")
-    if not path.is_file():
-        raise InputError(f"no label table {path}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text: save the table as CSV (UTF-8)") from None
-    if not text:
-        raise DataError(f"{path} is empty: expected a header and rows")
-    # Only the csv module knows where a row ends: cells may hold line breaks, and separators such as U+2028.
-    delimiter = max("\t;,", key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    header = [name.strip() for name in next(reader)]
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise DataError(f"{path}: the column {twice[0]!r} occurs twice; rename one")
-    rows: list[dict[str, str]] = []
-    for number, values in enumerate(reader, start=2):
-        if not any(value.strip() for value in values):
-            continue
-        if len(values) != len(header):
-            raise DataError(f"{path}, line {number}: {len(values)} values for {len(header)} columns")
-        rows.append({name: value.strip() for name, value in zip(header, values)})
-    return header, rows
-
-
 def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], chosen: str | None) -> str | None:
     if chosen is not None:
         if chosen in header:
             return chosen
-        raise InputError(f"{path}: no column {chosen!r} for the {what}; it has {', '.join(header)}")
+        raise InputError(f"{path}: no column {shown(chosen)} for the {what}; it has {named(header)}")
     lower = {name.lower().replace(" ", "_"): name for name in header}
     found = [lower[name] for name in names if name in lower]
     return found[0] if found else None
@@ -143,40 +114,43 @@ def _split_name(path: Path, number: int, value: str) -> str | None:
         return None
     name = SPLIT_NAMES.get(value.lower())
     if name is None:
-        raise DataError(f"{path}, line {number}: split is {value!r}, expected train, val or test")
+        raise DataError(f"{path}, line {number}: split is {shown(value)}, expected train, val or test")
     return name
 
 
 def _join_stamp(
     path: Path,
     header: list[str],
-    rows: list[dict[str, str]],
+    rows: list[tuple[int, dict[str, str]]],
     slide_table: Path,
     patient_column: str | None,
     slide_column: str | None,
-) -> tuple[list[dict[str, str]], list[str]]:
+) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
     """Give every slide of STAMP's slide table the row of its patient in the clini table."""
     slide_header, slide_rows = read_rows(slide_table)
     keys: list[str] = []
     for table, names in ((path, header), (slide_table, slide_header)):
         key = _column(table, names, "patient", PATIENT, patient_column)
         if key is None:
-            raise DataError(f"{table}: no patient column among {', '.join(names)}; name it with --patient-column")
+            raise DataError(f"{table}: no patient column among {named(names)}; name it with --patient-column")
         keys.append(key)
     slide = _column(slide_table, slide_header, "slide", SLIDE, slide_column)
     if slide is None:
-        raise DataError(f"{slide_table}: no slide column among {', '.join(slide_header)}; name it with --slide-column")
+        raise DataError(f"{slide_table}: no slide column among {named(slide_header)}; name it with --slide-column")
     patients: dict[str, dict[str, str]] = {}
-    for row in rows:
+    for _, row in rows:
         if row[keys[0]] in patients:
-            raise DataError(f"{path}: patient {row[keys[0]]!r} is listed twice; keep one row")
+            raise DataError(f"{path}: patient {shown(row[keys[0]])} is listed twice; keep one row")
         patients[row[keys[0]]] = row
     empty = dict.fromkeys(header, "")
-    with_slides = {row[keys[1]] for row in slide_rows}
-    joined = [{**patients.get(row[keys[1]], empty), keys[0]: row[keys[1]], slide: row[slide]} for row in slide_rows]
+    with_slides = {row[keys[1]] for _, row in slide_rows}
+    joined = [
+        (number, {**patients.get(row[keys[1]], empty), keys[0]: row[keys[1]], slide: row[slide]})
+        for number, row in slide_rows
+    ]
     missing = [patient for patient in patients if patient not in with_slides]
     # A patient without slides keeps a row, so that the cohort's report can name it.
-    joined += [{**patients[name], slide: f"(no slide of patient {name})"} for name in missing]
+    joined += [(0, {**patients[name], slide: f"(no slide of patient {name})"}) for name in missing]
     return joined, [*(name for name in header if name != slide), slide]
 
 
@@ -185,13 +159,13 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
     found = set(labels)
     if order is not None:
         names = tuple(order)
-        given = ", ".join(map(repr, names))
+        given = named(map(repr, names))
         if len(set(names)) != len(names):
             raise InputError(f"classes were given as {given}: name each once")
         unknown = sorted(found - set(names))
         if unknown:
             raise InputError(
-                f"the table has slides of {', '.join(map(repr, unknown))}, expected {given}: "
+                f"the table has slides of {named(map(shown, unknown))}, expected {given}: "
                 "correct these labels, leave their cells empty, or train with all classes in --classes"
             )
         return names
@@ -199,7 +173,7 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
     odd = sorted(name for name, number in numbers.items() if number is not None and not math.isfinite(number))
     if odd:
         raise DataError(
-            f"a label is {odd[0]!r}, expected a class: leave the cell of a slide without a label empty, "
+            f"a label is {shown(odd[0])}, expected a class: leave the cell of a slide without a label empty, "
             "or name all classes with --classes"
         )
     # "1" and "1.0" are two classes of one value: the text decides between them, and not the order of a set.

@@ -10,7 +10,8 @@ from pathlib import Path
 from dasmil.data.formats import slide_name
 from dasmil.data.labels import LabelRow, class_names, plain_slide
 from dasmil.data.store import read_bag_info
-from dasmil.errors import DataError, InputError
+from dasmil.data.text_table import composed
+from dasmil.errors import WORD, DataError, InputError, named, shown
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class CohortReport:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        counts = ", ".join(f"{count} of class {name}" for name, count in self.classes.items()) or "no labels"
+        counts = ", ".join(f"{count} of class {name[:WORD]}" for name, count in self.classes.items()) or "no labels"
         head = f"{self.n_slides} slides of {self.n_patients} patients; {counts}"
         if self.splits:
             head += "; " + ", ".join(f"{name} {count}" for name, count in self.splits.items())
@@ -88,9 +89,9 @@ class Matched:
 
 
 def shortened(names: Sequence[str], most: int = 5) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names, each cut where it is long, and how many more there are."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
+    return ", ".join(name if len(name) <= WORD else f"{name[:WORD]}..." for name in names[:most]) + rest
 
 
 def _listed(kinds: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
@@ -103,7 +104,8 @@ def found_in(path: Path) -> Found:
         info = read_bag_info(path)
     except DataError:  # of another tool, or damaged, which is said when it is read
         return Found(slide_name(path), path)
-    return Found(slide_name(path), path, info.label, info.patient_id)
+    patient = None if info.patient_id is None else composed(info.patient_id)
+    return Found(slide_name(path), path, info.label, patient)
 
 
 def match_labels(
@@ -119,8 +121,8 @@ def match_labels(
     if twice:
         paths = [str(bag.path or bag.name) for bag in found if plain_slide(bag.name) == twice[0]]
         raise DataError(
-            f"{len(twice)} slide names occur more than once, for example {twice[0]!r} in {' and '.join(paths[:2])}; "
-            "give each slide one feature file"
+            f"{len(twice)} slide names occur more than once, for example {shown(twice[0])} in "
+            f"{' and '.join(paths[:2])}; give each slide one feature file"
         )
     if labels is None:
         slides = [Slide(bag.name, bag.path, bag.label, bag.patient, None) for bag in found]
@@ -186,7 +188,7 @@ def one_class_parts(parts: Mapping[str, Iterable[int | None]], classes: Sequence
         present = [classes[label] for label in set(parts.get(name, ())) if label is not None]
         if len(present) == 1:
             lines.append(
-                f"the {what} set has class {present[0]!r} only, expected at least two classes: "
+                f"the {what} set has class {shown(present[0])} only, expected at least two classes: "
                 "without them there is no AUROC and no balanced accuracy"
             )
     return lines
@@ -196,7 +198,7 @@ def check_trainable(report: CohortReport) -> None:
     """Training needs two classes; a cohort of one gets an error that says what was found."""
     present = {name: count for name, count in report.classes.items() if count}
     if len(present) < 2:
-        what = ", ".join(f"{count} of class {name!r}" for name, count in present.items()) or "no labelled slides"
+        what = ", ".join(f"{count} of class {shown(name)}" for name, count in present.items()) or "no labelled slides"
         raise InputError(f"found {what} only; training needs slides of at least two classes")
 
 
@@ -207,7 +209,7 @@ def _carried_classes(found: Sequence[Found], classes: Sequence[str] | None) -> t
     names = tuple(map(str, range(max(numbers) + 1))) if classes is None else tuple(classes)
     if max(numbers) >= len(names):
         raise InputError(
-            f"classes were given as {', '.join(names)}, but a bag has the class number {max(numbers)}: "
+            f"classes were given as {named(names)}, but a bag has the class number {max(numbers)}: "
             "name every class, the first is number 0"
         )
     return names
@@ -232,8 +234,12 @@ def _unique(labels: Sequence[LabelRow]) -> tuple[dict[str, LabelRow], list[str]]
             repeated.append(row.slide)
         else:
             values = ((name, getattr(known, name), getattr(row, name)) for name in ("label", "patient", "split"))
-            different = ", ".join(f"{name} {one} and {other}" for name, one, other in values if one != other)
-            raise DataError(f"slide {row.slide!r} is listed twice with different values: {different}; keep one row")
+            different = ", ".join(
+                f"{name} {shown(one)} and {shown(other)}" for name, one, other in values if one != other
+            )
+            raise DataError(
+                f"slide {shown(row.slide)} is listed twice with different values: {different}; keep one row"
+            )
     return rows, repeated
 
 
@@ -247,7 +253,7 @@ def _check_patients(slides: Sequence[Slide]) -> None:
     if leaks:
         patient, names = next(iter(leaks.items()))
         raise DataError(
-            f"{len(leaks)} patients are in more than one split, for example {patient!r} in {' and '.join(names)}; "
+            f"{len(leaks)} patients are in more than one split, for example {shown(patient)} in {' and '.join(names)}; "
             "put all slides of a patient into one split"
         )
     partly = [slide.name for slide in slides if slide.split is None]

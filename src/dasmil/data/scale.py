@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dasmil.data.labels import plain_slide
-from dasmil.errors import DataError, InputError
+from dasmil.data.text_table import read_rows
+from dasmil.errors import DataError, InputError, named, shown
 
 NOMINAL = "nominal"
 _COLUMNS = ("mpp", "tile_um", "width_px", "height_px")
@@ -62,32 +62,32 @@ def read_scales(mpp: float | str | None = None, tile_um: float | None = None, ta
     try:
         number = None if mpp is None or nominal else float(mpp)
     except ValueError:
-        raise InputError(f"mpp is {mpp!r}, expected micrometres per pixel (for example 0.25) or 'nominal'") from None
+        raise InputError(
+            f"mpp is {shown(mpp)}, expected micrometres per pixel (for example 0.25) or 'nominal'"
+        ) from None
     default = Scale(mpp=number, tile_um=tile_um, nominal=nominal)
     return Scales(default, _read_table(Path(table)) if table is not None else {})
 
 
 def _read_table(path: Path) -> dict[str, Scale]:
-    if not path.is_file():
-        raise InputError(f"no scale table {path}: expected a CSV with the columns slide and {', '.join(_COLUMNS)}")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
-        columns = {(name or "").strip().lower(): name for name in rows.fieldnames or []}
-        if "slide" not in columns or not columns.keys() & set(_COLUMNS):
-            raise DataError(
-                f"{path}: columns are {', '.join(columns) or 'missing'}, "
-                f"expected slide and at least one of {', '.join(_COLUMNS)}"
-            )
-        table: dict[str, Scale] = {}
-        for row in rows:
-            slide = plain_slide(row[columns["slide"]] or "")
-            if slide in table:
-                raise DataError(f"{path}: slide {slide!r} is listed twice; keep one row")
-            cells = {name: (row[columns[name]] or "").strip() for name in _COLUMNS if name in columns}
-            try:
-                table[slide] = replace(Scale(), **{name: _number(name, cell) for name, cell in cells.items() if cell})
-            except InputError as error:
-                raise DataError(f"{path}, slide {slide!r}: {error}") from None
+    header, rows = read_rows(path, f"scale table (columns slide and {', '.join(_COLUMNS)}):")
+    columns = {name.lower(): name for name in header}
+    if "slide" not in columns or not columns.keys() & set(_COLUMNS):
+        raise DataError(
+            f"{path}: columns are {named(header)}, expected slide and at least one of {', '.join(_COLUMNS)}"
+        )
+    table: dict[str, Scale] = {}
+    for number, row in rows:
+        slide = plain_slide(row[columns["slide"]])
+        if not slide:
+            raise DataError(f"{path}, line {number}: the slide name is empty; fill it in or remove the row")
+        if slide in table:
+            raise DataError(f"{path}, line {number}: slide {shown(slide)} is listed twice; keep one row")
+        cells = {name: row[columns[name]] for name in _COLUMNS if name in columns}
+        try:
+            table[slide] = replace(Scale(), **{name: _number(name, cell) for name, cell in cells.items() if cell})
+        except InputError as error:
+            raise DataError(f"{path}, line {number}, slide {shown(slide)}: {error}") from None
     return table
 
 
@@ -95,4 +95,4 @@ def _number(name: str, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise InputError(f"{name} is {cell!r}, expected a number such as 0.25") from None
+        raise InputError(f"{name} is {shown(cell)}, expected a number such as 0.25") from None

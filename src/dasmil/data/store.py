@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,18 +16,21 @@ import torch
 from torch import Tensor
 
 from dasmil import __version__
-from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.data.guard import check_hdf5
+from dasmil.data.memory import need_memory
+from dasmil.errors import DasmilError, DataError, InputError, named, shown
 from dasmil.files import replacing
 from dasmil.types import Bag, Unit
 
 FORMAT = "dasmil-bag"
 FORMAT_VERSION = 1
+CLASSES = 10_000  # no bag has a class number from here on
 
 _OPTIONAL = ("section", "instance_labels", "key_instances")
 # Attributes with a field of their own in Bag; all other root attributes are Bag.metadata.
 _FIELDS = ("unit", "bag_id", "label", "patient_id")
 _BOOKKEEPING = ("format", "format_version", "json_attributes")
-_READ_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError)
+_READ_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def read_bag(
     """Read a whole bag file; label, patient_id and bag_id, where given, stand in for those in the file."""
     path = Path(path)
     with _opened(path) as (file, info):
-        arrays = {name: _read(path, file, name) for name in ("features", "coords", *info.has)}
+        arrays = {name: read_numbers(path, file, name) for name in ("features", "coords", *info.has)}
     if "key_instances" in arrays and not np.isin(arrays["key_instances"], (0, 1)).all():
         raise DataError(f"{path}: key_instances hold values other than 0 and 1")
     try:
@@ -96,7 +100,7 @@ def read_coords(path: str | Path) -> np.ndarray:
     """Read only the coordinates [n, 2 or 3] (float32, in the file's unit) of a bag file."""
     path = Path(path)
     with _opened(path) as (file, _):
-        coords = _read(path, file, "coords").astype(np.float32, copy=False)
+        coords = read_numbers(path, file, "coords").astype(np.float32, copy=False)
     if not np.isfinite(coords).all():
         raise DataError(
             f"{path}: {_bad_rows(coords)} of {len(coords)} instances have NaN or infinite coordinates; "
@@ -125,6 +129,7 @@ def open_h5(path: Path) -> Iterator[h5py.File]:
     try:
         if not h5py.is_hdf5(path):
             raise DataError(f"{path}: not an HDF5 file, expected a bag of features (.h5)")
+        check_hdf5(path)
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except DasmilError:
@@ -143,14 +148,14 @@ def _opened(path: Path) -> Iterator[tuple[h5py.File, BagInfo]]:
 def _info(path: Path, file: h5py.File) -> BagInfo:
     attributes = {name: plain(value) for name, value in file.attrs.items()}
     if attributes.get("format") != FORMAT:
-        found = f"format {attributes['format']!r}" if "format" in attributes else "no attribute 'format'"
+        found = f"format {shown(attributes['format'])}" if "format" in attributes else "no attribute 'format'"
         raise DataError(
-            f"{path}: not a dasmil bag: {found}, expected {FORMAT!r}; it holds {', '.join(sorted(file)) or 'nothing'}. "
+            f"{path}: not a dasmil bag: {found}, expected {FORMAT!r}; it holds {named(sorted(file))}. "
             "Features of other tools (CLAM, TRIDENT, STAMP) are read with `dasmil train --bags`, not with read_bag"
         )
     version = attributes.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise DataError(f"{path}: format_version is {version!r}, expected a number from 1 to {FORMAT_VERSION}")
+        raise DataError(f"{path}: format_version is {shown(version)}, expected a number from 1 to {FORMAT_VERSION}")
     if version > FORMAT_VERSION:
         raise DataError(
             f"{path}: written in format version {version}; this dasmil {__version__} reads up to {FORMAT_VERSION}. "
@@ -160,26 +165,17 @@ def _info(path: Path, file: h5py.File) -> BagInfo:
         if isinstance(attributes.get(name), str):
             try:
                 attributes[name] = json.loads(attributes[name])
-            except ValueError as error:
-                raise DataError(f"{path}: attribute {name!r} is not valid JSON ({error})") from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}: attribute {shown(name)} is not valid JSON ({error})") from None
     unit = attributes.get("unit")
     if unit not in ("um", "px"):
-        found = "has no attribute 'unit'" if unit is None else f"has unit {unit!r}"
+        found = "has no attribute 'unit'" if unit is None else f"has unit {shown(unit)}"
         raise DataError(f"{path}: {found}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
-    shapes = {name: number_dataset(path, file, name).shape for name in ("features", "coords")}
-    shapes |= {name: number_dataset(path, file, name).shape for name in _OPTIONAL if name in file}
-    n = shapes["features"][0] if shapes["features"] else 0
-    if len(shapes["features"]) < 2 or n == 0:
-        raise DataError(f"{path}: features have shape {shapes['features']}, expected [n, ...] with n >= 1")
-    for name, shape in shapes.items():
-        if not shape or shape[0] != n:
-            rows = shape[0] if shape else "no"
-            raise DataError(f"{path}: {n} rows of features but {rows} of {name}; they must match one to one")
-    if len(shapes["coords"]) != 2 or shapes["coords"][1] not in (2, 3):
-        raise DataError(f"{path}: coords have shape {shapes['coords']}, expected [{n}, 2] or [{n}, 3]")
+    shapes = _shapes(path, file)
+    n = shapes["features"][0]
     label, patient = attributes.get("label"), attributes.get("patient_id")
-    if label is not None and (not isinstance(label, int) or isinstance(label, bool)):
-        raise DataError(f"{path}: label is {label!r}, expected a class number 0, 1, ...")
+    if label is not None and (not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < CLASSES):
+        raise DataError(f"{path}: label is {shown(label)}, expected a class number 0, 1, ... below {CLASSES:,}")
     return BagInfo(
         path=path,
         bag_id=str(attributes.get("bag_id") or path.stem),
@@ -194,15 +190,33 @@ def _info(path: Path, file: h5py.File) -> BagInfo:
     )
 
 
+def _shapes(path: Path, file: h5py.File) -> dict[str, tuple[int, ...]]:
+    """The shapes of a bag's datasets, which must belong together."""
+    shapes = {name: number_dataset(path, file, name).shape for name in ("features", "coords")}
+    shapes |= {name: number_dataset(path, file, name).shape for name in _OPTIONAL if name in file}
+    n = shapes["features"][0] if shapes["features"] else 0
+    if len(shapes["features"]) < 2 or 0 in shapes["features"]:
+        raise DataError(f"{path}: features have shape {shapes['features']}, expected [n, ...] with n >= 1")
+    for name, shape in shapes.items():
+        if not shape or shape[0] != n:
+            rows = shape[0] if shape else "no"
+            raise DataError(f"{path}: {n} rows of features but {rows} of {name}; they must match one to one")
+        if name in _OPTIONAL and shape != (n,):
+            raise DataError(f"{path}: {name} has shape {shape}, expected [{n}]: one value per instance")
+    if len(shapes["coords"]) != 2 or shapes["coords"][1] not in (2, 3):
+        raise DataError(f"{path}: coords have shape {shapes['coords']}, expected [{n}, 2] or [{n}, 3]")
+    return shapes
+
+
 def _json_names(path: Path, attributes: dict[str, Any]) -> list[str]:
     text = attributes.get("json_attributes", "[]")
     try:
         names = json.loads(text)
         if isinstance(names, list):
             return [str(name) for name in names]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         pass
-    raise DataError(f"{path}: attribute 'json_attributes' is {text!r}, expected a JSON list of attribute names")
+    raise DataError(f"{path}: attribute 'json_attributes' is {shown(text)}, expected a JSON list of attribute names")
 
 
 def number_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
@@ -210,10 +224,10 @@ def number_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     item = file.get(name)
     if item is None:
         raise DataError(
-            f"{path}: has no dataset {name!r}; it holds {', '.join(sorted(file)) or 'nothing'}, expected features and "
+            f"{path}: has no dataset {name!r}; it holds {named(sorted(file))}, expected features and "
             "coords (the centres of the instances), one row each per instance: extract the slide or write the bag again"
         )
-    if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub":
+    if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub" or item.shape is None:
         kind = f"a dataset of {item.dtype}" if isinstance(item, h5py.Dataset) else "a group"
         raise DataError(f"{path}: {name} is {kind}, expected a dataset of numbers")
     if name in ("section", "instance_labels") and item.dtype.kind not in "iu":
@@ -221,8 +235,17 @@ def number_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     return item
 
 
-def _read(path: Path, file: h5py.File, name: str) -> np.ndarray:
-    array = number_dataset(path, file, name)[...]
+def read_numbers(path: Path, file: h5py.File, name: str) -> np.ndarray:
+    """The numbers of a dataset in a type that PyTorch has; more than fits into free memory is refused, not tried."""
+    item = number_dataset(path, file, name)
+    need_memory(path, name, math.prod(item.shape) * item.dtype.itemsize)
+    array = item[...]
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    elif array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise DataError(f"{path}: {name} holds {array.max()}, expected numbers below 2^63")
+        array = array.astype(np.int64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

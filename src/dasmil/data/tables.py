@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dasmil.errors import DataError, InputError, MissingDependencyError
+from dasmil.data.frames import numbers, read_anndata, read_frame
+from dasmil.data.memory import need_memory
+from dasmil.errors import DataError, InputError, named, shown
 from dasmil.types import Bag, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_CATEGORIES = 2000
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet", ".h5ad")
 
 
@@ -59,9 +62,11 @@ def read_table(
     bad = ~np.isfinite(coords).all(axis=1)
     if bad.any():
         raise DataError(
-            f"{path}: {int(bad.sum())} rows have no position, the first in bag {str(ids[bad][0])!r}; "
+            f"{path}: {int(bad.sum())} rows have no position, the first in bag {shown(str(ids[bad][0]))}; "
             "remove or repair them"
         )
+    if not len(ids):
+        raise DataError(f"{path} has no rows, expected one for each cell")
     metadata: dict[str, Any] = {"feature_names": names, "coords_rule": f"table: {unit} x {factor:g} um"}
     found: list[Bag] = []
     order, inverse = np.unique(ids, return_inverse=True)
@@ -108,54 +113,49 @@ def _read_frame(
     one_hot: str | None,
     categories: Sequence[str] | None,
 ) -> _Parts:
-    pandas = _pandas()
-    try:
-        if path.suffix == ".parquet":
-            frame = pandas.read_parquet(path)
-        else:
-            frame = pandas.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",", dtype={bag: str})
-    except (ValueError, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as a table: {error}") from None
+    frame: Any = read_frame(path, bag)
     _need(path, frame, [bag, x, y])
-    coords = frame[[x, y]].apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
+    coords = np.stack([numbers(frame[x]), numbers(frame[y])], axis=1)
     ids = _ids(path, frame[bag])
     if one_hot is not None:
         _need(path, frame, [one_hot])
         values, names, kinds = _one_hot(path, frame[one_hot], categories)
         return ids, coords, values, names, kinds
     if features is None:
-        names = [name for name in frame.columns if name not in (bag, x, y) and frame[name].dtype.kind in "fiub"]
+        kinds = zip(frame.columns, frame.dtypes)
+        names = [str(name) for name, dtype in kinds if name not in (bag, x, y) and dtype.kind in "fiub"]
         if not names:
             raise InputError(
-                f"{path}: no columns of numbers besides {x} and {y} among {', '.join(map(str, frame.columns))}; "
+                f"{path}: no columns of numbers besides {x} and {y} among {named(frame.columns)}; "
                 "name the category column with --one-hot"
             )
     else:
         names = list(features)
+        if not names:
+            raise InputError("features were given as an empty list, expected the names of at least one column")
         _need(path, frame, names, _TRAINED if categories is not None else "")
-    block = frame[names].apply(pandas.to_numeric, errors="coerce").to_numpy(dtype=np.float32)
-    missing = [name for name, column in zip(names, block.T) if not np.isfinite(column).all()]
-    if missing:
-        raise DataError(f"{path}: the feature column {missing[0]!r} holds empty or non-numeric values; fill or drop it")
+    need_memory(path, "the columns of features", 4 * len(frame) * len(names))
+    block = np.empty((len(frame), len(names)), dtype=np.float32)
+    for i, name in enumerate(names):
+        with np.errstate(over="ignore"):
+            block[:, i] = numbers(frame[name])
+        if not np.isfinite(block[:, i]).all():
+            raise DataError(
+                f"{path}: the feature column {shown(name)} holds empty or non-numeric values; fill or drop it"
+            )
     return ids, coords, block, names, None
 
 
 def _read_anndata(
     path: Path, bag: str, features: Sequence[str] | None, one_hot: str | None, categories: Sequence[str] | None
 ) -> _Parts:
-    try:
-        import anndata
-    except ImportError:
-        raise MissingDependencyError("anndata", "tables", "Reading .h5ad files") from None
-    try:
-        data: Any = anndata.read_h5ad(path)
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as AnnData: {error}") from None
+    data = read_anndata(path)
     if "spatial" not in data.obsm:
-        raise DataError(
-            f"{path}: no obsm['spatial'] (it has {', '.join(data.obsm.keys()) or 'none'}): cells need positions"
-        )
-    coords = np.asarray(data.obsm["spatial"], dtype=np.float64)[:, :2]
+        raise DataError(f"{path}: no obsm['spatial'] (it has {named(data.obsm.keys())}): cells need positions")
+    coords = _plain_numbers(path, "obsm['spatial']", data.obsm["spatial"])
+    if coords.ndim != 2 or coords.shape[1] < 2:
+        raise DataError(f"{path}: obsm['spatial'] has shape {coords.shape}, expected [cells, 2]")
+    coords = coords[:, :2].astype(np.float64)
     _need(path, data.obs, [bag])
     ids = _ids(path, data.obs[bag])
     if one_hot is not None:
@@ -169,14 +169,28 @@ def _read_anndata(
         unknown = [name for name in features if name not in names]
         if unknown:
             hint = _TRAINED if categories is not None else ""
-            raise InputError(f"{path}: no variable {unknown[0]!r} among the {len(names)} of X{hint}")
-        data = data[:, list(features)]
-        names = list(features)
-    block = data.X
-    dense = block.toarray() if hasattr(block, "toarray") else np.asarray(block)
+            raise InputError(f"{path}: no variable {shown(unknown[0])} among the {len(names)} of X{hint}")
+        places = [names.index(name) for name in features]
+        twice = [name for name in features if names.count(name) > 1]
+        if twice:
+            raise DataError(f"{path}: {shown(twice[0])} names several variables of X; rename them")
+        block, names = data.X[:, places], list(features)
+    else:
+        block = data.X
+    if not names or not len(ids):
+        raise DataError(f"{path}: X has shape {tuple(block.shape)}, expected cells with at least one variable")
+    need_memory(path, "X", 4 * len(ids) * len(names))
+    dense = _plain_numbers(path, "X", block.toarray() if hasattr(block, "toarray") else block)
     if not np.isfinite(dense).all():
         raise DataError(f"{path}: X holds NaN or infinite values; fill or drop them")
     return ids, coords, np.asarray(dense, dtype=np.float32), names, None
+
+
+def _plain_numbers(path: Path, what: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{path}: {what} holds {array.dtype}, expected numbers")
+    return array
 
 
 def _one_hot(
@@ -187,9 +201,15 @@ def _one_hot(
         raise DataError(f"{path}: {int(text.isna().sum())} rows have no value in {column.name!r}; fill or drop them")
     values = [str(value) for value in text]
     names = sorted(set(values)) if categories is None else list(categories)
+    if len(names) > MOST_CATEGORIES:
+        raise DataError(
+            f"{path}: {column.name!r} holds {len(names):,} different values, expected at most {MOST_CATEGORIES:,} "
+            "categories; is it the column of names?"
+        )
+    need_memory(path, "one mark per cell and category", 4 * len(values) * len(names))
     unknown = sorted(set(values) - set(names))
     if unknown:
-        raise DataError(f"{path}: {column.name!r} holds {unknown[0]!r}, expected one of {', '.join(names)}")
+        raise DataError(f"{path}: {column.name!r} holds {shown(unknown[0])}, expected one of {named(names)}")
     number = {name: i for i, name in enumerate(names)}
     kinds = np.array([number[value] for value in values], dtype=np.int64)
     # The mark is sqrt(3 k) and not 1, so that the first linear layer, started as PyTorch does (variance 1 / (3 k)),
@@ -207,12 +227,4 @@ def _ids(path: Path, column: pd.Series) -> np.ndarray:
 def _need(path: Path, frame: pd.DataFrame, columns: Sequence[str], hint: str = "") -> None:
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}{hint}")
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise MissingDependencyError("pandas", "tables", "Reading tables of cells") from None
-    return pandas
+        raise InputError(f"{path}: no column {shown(missing[0])}; it has {named(frame.columns)}{hint}")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
+from dasmil.data.memory import available_memory
 from dasmil.errors import DasmilError, InputError, unknown_name
 from dasmil.models import MODELS
 from dasmil.train.config import TrainingConfig, training_config
@@ -190,16 +189,6 @@ def measure(
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise InputError(f"{model} cannot train on bags of {n:,} instances here: {reason}")
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def available_memory() -> int:
-    """Bytes that a new process can have without swapping."""
-    info = Path("/proc/meminfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def peak_memory() -> int:

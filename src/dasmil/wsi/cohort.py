@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import json
 import sys
@@ -18,7 +17,7 @@ from dasmil.data.labels import plain_slide
 from dasmil.data.match import shortened
 from dasmil.data.scale import read_scales
 from dasmil.engine import EngineOptions
-from dasmil.errors import DataError, InputError
+from dasmil.errors import DataError, InputError, named
 from dasmil.files import replacing
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
@@ -116,10 +115,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def read_mpp_table(path: Path, slides: Sequence[Path]) -> dict[str, float]:
     """Resolutions by slide name from a CSV with the columns slide and mpp; names may carry the file's ending."""
-    try:
-        rows = read_scales(table=path).table
-    except csv.Error as error:
-        raise DataError(f"{path}: not a CSV table ({error})") from None
+    rows = read_scales(table=path).table
     by_file = {plain_slide(slide.name): slide_name(slide) for slide in slides}
     by_file |= {plain_slide(slide_name(slide)): slide_name(slide) for slide in slides}
     table = {by_file[name]: row.mpp for name, row in rows.items() if name in by_file and row.mpp is not None}
@@ -128,7 +124,7 @@ def read_mpp_table(path: Path, slides: Sequence[Path]) -> dict[str, float]:
             raise DataError(f"{path}, slide {name!r}: mpp is {mpp:g}, expected {MIN_MPP:g} to {MAX_MPP:g} um per pixel")
     if not table:
         raise InputError(
-            f"{path} has no mpp for any of the {len(slides)} slides: its first rows are {', '.join(list(rows)[:3])}; "
+            f"{path} has no mpp for any of the {len(slides)} slides: its first rows are {named(list(rows)[:3])}; "
             f"expected names such as {slide_name(slides[0])}"
         )
     if unknown := [name for name in rows if name not in by_file]:

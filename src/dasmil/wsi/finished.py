@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 from dasmil.data.export import Format, export_bag
 from dasmil.data.store import open_h5, write_bag
@@ -44,8 +45,8 @@ def count_tiles(path: Path) -> tuple[int, float | None]:
     """How many tiles a finished feature file holds, and the slide's um per pixel where the layout keeps it."""
     with open_h5(path) as file:
         coords, mpp = file.get("coords"), file.attrs.get("mpp", file.attrs.get("dasmil_mpp"))
-        tiles = len(coords) if isinstance(coords, h5py.Dataset) else 0
-        return tiles, None if mpp is None else float(mpp)
+        tiles = len(coords) if isinstance(coords, h5py.Dataset) and coords.shape else 0
+        return tiles, float(mpp) if isinstance(mpp, int | float | np.number) else None
 
 
 def slide_lock(out_dir: Path, name: str) -> AbstractContextManager[LockState]:

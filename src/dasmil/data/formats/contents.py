@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from dasmil.data.scale import Scale
-from dasmil.errors import DataError, InputError
+from dasmil.errors import WORD, DataError, InputError
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def _to_nearest(coords: np.ndarray) -> np.ndarray:
         return np.empty((0, 2))
     _, found = KDTree(unique).query(unique, k=2)
     nearest = np.asarray(found)[:, 1]
-    return np.abs(unique[nearest] - unique)
+    near = nearest < len(unique)  # places so far apart that their distance overflows have no neighbour
+    return np.abs(unique[nearest[near]] - unique[near])
 
 
 def need_scale(path: Path, format: str, what: str) -> InputError:
@@ -106,14 +108,36 @@ def agreed(path: Path, what: str, declared: float | None, given: float | None) -
     return declared if declared is not None else given
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The settings that another tool left beside its features; one clear error for a file that is not JSON."""
+    try:
+        if path.stat().st_size > 10_000_000:
+            raise DataError(f"{path} is larger than 10 MB, expected a few settings as JSON")
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is not valid JSON: {str(error)[:WORD]}; correct or remove it") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds {type(value).__name__}, expected settings by name; correct or remove it")
+    return value
+
+
 def pixel_scale(
-    path: Path, format: str, coords: np.ndarray, scale: Scale, tile_px: float | None, declared_mpp: float | None = None
+    path: Path,
+    format: str,
+    coords: np.ndarray,
+    scale: Scale,
+    tile_px: float | None,
+    declared_mpp: float | None = None,
+    declared_um: float | None = None,
 ) -> tuple[float, str]:
-    """Micrometres per pixel of the coordinates and where the number comes from."""
+    """Micrometres per pixel of the coordinates and where the number comes from; declared_um: the edge of a tile."""
     mpp = agreed(path, "mpp", declared_mpp, scale.mpp)
     if mpp is not None:
         return mpp, f"{mpp:g} um/px {'as the file declares' if declared_mpp is not None else 'as given'}"
-    if scale.tile_um is None:
+    tile_um = scale.tile_um if scale.tile_um is not None else declared_um
+    if tile_um is None:
         raise need_scale(path, format, "level-0 pixels")
     edge, source = (tile_px, "declared tile") if tile_px else (measured_stride(coords), "measured stride")
     if not tile_px and not shows_stride(coords):
@@ -123,4 +147,5 @@ def pixel_scale(
             "side and not scattered ones: give the um per pixel of this slide with --scale-table (CSV: slide, mpp), "
             "or of all with --mpp"
         )
-    return scale.tile_um / edge, f"{scale.tile_um:g} um as given / {source} {edge:g} px"
+    whence = "as given" if scale.tile_um is not None else "as its settings declare"
+    return tile_um / edge, f"{tile_um:g} um {whence} / {source} {edge:g} px"

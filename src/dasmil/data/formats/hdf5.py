@@ -16,11 +16,21 @@ from dasmil.data.formats.contents import (
     measured_stride,
     need_scale,
     pixel_scale,
+    read_json,
     shows_stride,
 )
 from dasmil.data.scale import Scale
-from dasmil.data.store import FORMAT, number_dataset, open_h5, plain, read_bag, read_bag_info
-from dasmil.errors import DataError
+from dasmil.data.store import (
+    FORMAT,
+    number_dataset,
+    open_h5,
+    plain,
+    read_bag,
+    read_bag_info,
+    read_coords,
+    read_numbers,
+)
+from dasmil.errors import DataError, named, shown
 
 HISTORIC_STRIDE_PX = 224
 HISTORIC_TILE_UM = 256.0
@@ -43,43 +53,52 @@ def read_hdf5(path: Path, scale: Scale, *, features: bool = True) -> FeatureFile
         return _read_own(path) if features else _place_own(path)
     with open_h5(path) as file:
         probe = _probe(path, file)
-        stored = _features(path, file)
         if "coords" not in file:
             raise DataError(f"{path}: no dataset 'coords', so its instances have no positions; extract it again")
-        coords = np.asarray(number_dataset(path, file, "coords"), dtype=np.float64)
+        coords = _places(path, read_numbers(path, file, "coords"), probe.n)
         attributes = _attributes(file)
-        data = np.asarray(stored if features else np.empty((probe.n, 0)), dtype=np.float32).reshape(probe.n, -1)
-        augmented = np.asarray(number_dataset(path, file, "augmented"), dtype=bool) if "augmented" in file else None
-    left_out = 0
+        name = _features(path, file)
+        data = _rows(read_numbers(path, file, name), probe.n) if features else np.empty((probe.n, 0), np.float32)
+        kept = _not_augmented(path, file, probe.n)
+        left_out = 0 if kept is None else int((~kept).sum())
+        if kept is not None:
+            data, coords = data[kept], coords[kept]
+        centres, tile_um, mpp, text = _RULES[probe.format](path, coords, attributes, scale)
+        with np.errstate(over="ignore"):  # infinite positions are refused by whoever needs them
+            centres = centres.astype(np.float32)
+    return FeatureFile(probe, data, centres, tile_um=tile_um, mpp=mpp, placed=text, left_out=left_out)
+
+
+def _rows(stored: np.ndarray, n: int) -> np.ndarray:
+    with np.errstate(over="ignore"):  # a float64 that float32 does not hold becomes infinite, which is found later
+        return stored.astype(np.float32, copy=False).reshape(n, -1)
+
+
+def _places(path: Path, stored: np.ndarray, n: int) -> np.ndarray:
+    coords = stored.astype(np.float64)
     if coords.ndim == 3 and coords.shape[0] == 1:
         coords = coords[0]
     if coords.ndim != 2 or coords.shape[1] < 2:
-        raise DataError(f"{path}: coords have shape {coords.shape}, expected [{probe.n}, 2]")
-    coords = coords[:, :2]
-    if len(coords) != probe.n:
-        raise DataError(f"{path}: {probe.n} rows of features but {len(coords)} of coords; extract the slide again")
-    if augmented is not None and augmented.any():
-        if len(augmented) != probe.n:
-            raise DataError(f"{path}: {probe.n} rows of features but {len(augmented)} of augmented")
-        data, coords = data[~augmented], coords[~augmented]
-        left_out = int(augmented.sum())
-        if not len(data):
-            raise DataError(f"{path}: every row is marked as augmented, so no tile is left; extract it again")
-    rule = _RULES[probe.format]
-    centres, tile_um, mpp, text = rule(path, coords, attributes, scale)
-    return FeatureFile(
-        probe=probe,
-        features=data,
-        coords=centres.astype(np.float32),
-        tile_um=tile_um,
-        mpp=mpp,
-        placed=text,
-        left_out=left_out,
-    )
+        raise DataError(f"{path}: coords have shape {coords.shape}, expected [{n}, 2]")
+    if len(coords) != n:
+        raise DataError(f"{path}: {n} rows of features but {len(coords)} of coords; extract the slide again")
+    return coords[:, :2]
+
+
+def _not_augmented(path: Path, file: h5py.File, n: int) -> np.ndarray | None:
+    """Which rows are tiles and not augmented copies of them; None for all."""
+    if "augmented" not in file:
+        return None
+    augmented = read_numbers(path, file, "augmented").astype(bool)
+    if augmented.shape != (n,):
+        raise DataError(f"{path}: {n} rows of features but 'augmented' has shape {augmented.shape}, expected [{n}]")
+    if augmented.all():
+        raise DataError(f"{path}: every row is marked as augmented, so no tile is left; extract it again")
+    return ~augmented if augmented.any() else None
 
 
 def _is_own(file: h5py.File) -> bool:
-    return file.attrs.get("format") == FORMAT
+    return plain(file.attrs.get("format")) == FORMAT
 
 
 def _probe_own(path: Path) -> Probe:
@@ -107,12 +126,14 @@ def _positive(path: Path, attributes: Mapping[str, Any], name: str, *, or_zero: 
         return None
     try:
         number = float(np.ravel(value)[0])
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         number = float("nan")
     if np.isfinite(number) and (number > 0 or (or_zero and number == 0)):
         return number
     what = "0 or a positive number" if or_zero else "a positive number"
-    raise DataError(f"{path}: attribute {name!r} is {value!r}, expected {what}; correct it or extract the slide again")
+    raise DataError(
+        f"{path}: attribute {shown(name)} is {shown(value)}, expected {what}; correct it or extract the slide again"
+    )
 
 
 def _size(path: Path, attributes: Mapping[str, Any], width: str, height: str) -> tuple[float, float] | None:
@@ -144,8 +165,7 @@ def _read_own(path: Path) -> FeatureFile:
 
 def _place_own(path: Path) -> FeatureFile:
     probe = _probe_own(path)
-    with open_h5(path) as file:
-        coords = np.asarray(number_dataset(path, file, "coords"), dtype=np.float32)
+    coords = read_coords(path)
     empty = np.empty((probe.n, 0), np.float32)
     return FeatureFile(probe, empty, coords, tile_um=probe.tile_um, mpp=probe.mpp, placed=OWN_RULE)
 
@@ -195,9 +215,15 @@ def _stamp(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sc
 
 def _historic(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
     name = "historic STAMP / marugoto / end2end"
-    declared = _positive(path, attributes, "tile_size")
+    said = _stamp1(path)
+    declared = said[1] if said else _positive(path, attributes, "tile_size")
     edge = declared if declared is not None else measured_stride(coords)
-    if scale.mpp is None and scale.tile_um is None:
+    if said is not None:
+        tile_um, edge = said
+        agreed(path, "microns (info.json)", tile_um, scale.tile_um)
+        mpp = agreed(path, "microns / patch_size (info.json)", tile_um / edge, scale.mpp) or tile_um / edge
+        source = f"{tile_um:g} um / {edge:g} px as info.json declares"
+    elif scale.mpp is None and scale.tile_um is None:
         if not np.isfinite(edge) or round(edge) != HISTORIC_STRIDE_PX:
             raise need_scale(path, name, f"pixels of unknown size (stride {edge:g}, not {HISTORIC_STRIDE_PX})")
         mpp = HISTORIC_TILE_UM / HISTORIC_STRIDE_PX
@@ -214,6 +240,16 @@ def _historic(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale:
     return (coords + edge / 2) * mpp, edge * mpp or None, None, text
 
 
+def _stamp1(path: Path) -> tuple[float, float] | None:
+    """Edge of a tile in um and in px of the coordinates, which STAMP 1 keeps in info.json beside its features."""
+    info = path.with_name("info.json")
+    if not info.is_file():
+        return None
+    said = read_json(info)
+    tile_um, tile_px = _positive(info, said, "microns"), _positive(info, said, "patch_size")
+    return None if tile_um is None or tile_px is None else (tile_um, tile_px)
+
+
 _Placed = tuple[np.ndarray, float | None, float | None, str]
 _RULES = {
     "CLAM": _clam,
@@ -226,23 +262,24 @@ _RULES = {
 
 def _probe(path: Path, file: h5py.File) -> Probe:
     attributes = _attributes(file)
-    features = _features(path, file)
+    features = number_dataset(path, file, _features(path, file))
     shape = features.shape[1:] if features.ndim == 3 and features.shape[0] == 1 else features.shape
-    if len(shape) != 2 or not shape[0]:
+    if len(shape) != 2 or 0 in shape:
         raise DataError(f"{path}: features have shape {features.shape}, expected [n, f] with at least one instance")
     n_coords: int | None = None
     if "coords" in file:
         coords = number_dataset(path, file, "coords")
         n_coords = coords.shape[1] if coords.ndim == 3 and coords.shape[0] == 1 else sum(coords.shape[:1])
     encoder = attributes.get("extractor", attributes.get("features.encoder"))
+    dialect = _dialect(features, attributes)
     return Probe(
         path=path,
-        format=_dialect(features, attributes),
+        format=dialect,
         n=int(shape[0]),
         n_coords=n_coords,
         in_features=int(shape[1]),
         encoder=None if encoder is None else str(encoder),
-        tile_um=_declared_tile(path, attributes),
+        tile_um=_declared_tile(path, attributes, dialect),
         size_px=_size(path, attributes, "coords.level0_width", "coords.level0_height"),
     )
 
@@ -257,8 +294,11 @@ def _dialect(features: h5py.Dataset, attributes: dict[str, Any]) -> str:
     return "TRIDENT" if "coords.patch_size_level0" in attributes else "CLAM"
 
 
-def _declared_tile(path: Path, attributes: Mapping[str, Any]) -> float | None:
-    """Tile edge in um, where the file states it."""
+def _declared_tile(path: Path, attributes: Mapping[str, Any], dialect: str) -> float | None:
+    """Tile edge in um, where the file (or, of STAMP 1, the settings beside it) states it."""
+    said = _stamp1(path) if dialect == "historic STAMP" else None
+    if said is not None:
+        return said[0]
     tile_um = _positive(path, attributes, "tile_size_um")
     if tile_um is None and attributes.get("unit") == "um":
         tile_um = _positive(path, attributes, "tile_size")
@@ -284,11 +324,10 @@ def _attributes(file: h5py.File) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _features(path: Path, file: h5py.File) -> h5py.Dataset:
+def _features(path: Path, file: h5py.File) -> str:
     for name in ("features", "feats"):
         if isinstance(file.get(name), h5py.Dataset):
-            return number_dataset(path, file, name)
+            return name
     raise DataError(
-        f"{path}: no dataset 'features' (dasmil, CLAM, TRIDENT) or 'feats' (STAMP, marugoto); "
-        f"it holds {', '.join(map(str, file.keys())) or 'nothing'}"
+        f"{path}: no dataset 'features' (dasmil, CLAM, TRIDENT) or 'feats' (STAMP, marugoto); it holds {named(file)}"
     )
