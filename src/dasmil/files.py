@@ -88,12 +88,26 @@ def finite(value: Any) -> Any:
 
 def read_json(path: Path, expected: str = "a JSON file") -> Any:
     """The content of a JSON file; expected: what a user should have given, for the error when there is none."""
+    _need_file(path, expected)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: expected {expected}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not readable as JSON ({error})") from error
+
+
+def read_object(path: Path, expected: str = "a JSON file") -> dict[str, Any]:
+    """The content of a JSON file of named values; a list or a single value is an error."""
+    value = read_json(path, expected)
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds a {type(value).__name__}, expected named values: {expected}")
+    return value
+
+
+def _need_file(path: Path, expected: str) -> None:
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is a folder, a device or a pipe: expected {expected}")
+    if not path.exists():
+        raise DataError(f"{path} is missing: expected {expected}")
 
 
 def json_hash(value: Any) -> str:
@@ -111,11 +125,16 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[s
 
 
 def read_csv(path: Path, expected: str = "a CSV file") -> list[dict[str, str]]:
-    """The rows of a CSV file that the product wrote, by the names of their columns."""
+    """The rows of a CSV file that the product wrote, by the names of their columns; a row that is cut is an error."""
+    _need_file(path, expected)
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: expected {expected}") from None
+            reader = csv.DictReader(file)
+            rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} is not readable as CSV ({error})") from error
+    width = len(reader.fieldnames or ())
+    for number, row in enumerate(rows, start=1):
+        if None in row or None in row.values():
+            raise DataError(f"{path}: row {number} does not have its {width} values: the file is cut or was edited")
+    return rows

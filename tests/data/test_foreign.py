@@ -209,7 +209,7 @@ def test_stamp_1_keeps_its_scale_in_info_json(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"declares microns / patch_size \(info.json\) 0.25, but 0.5 was given"):
         read_features(tmp_path / "a.h5", Scale(mpp=0.5))
     (tmp_path / "info.json").write_text("[" * 100_000)
-    with pytest.raises(DataError, match=r"info\.json is not valid JSON"):
+    with pytest.raises(DataError, match=r"info\.json is not readable as JSON"):
         read_features(tmp_path / "a.h5")
 
 

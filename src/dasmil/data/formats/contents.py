@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from dasmil.data.scale import Scale
-from dasmil.errors import WORD, DataError, InputError
+from dasmil.errors import DataError, InputError
 
 
 @dataclass(frozen=True)
@@ -106,21 +105,6 @@ def agreed(path: Path, what: str, declared: float | None, given: float | None) -
     if declared is not None and given is not None and abs(declared - given) > 0.01 * declared:
         raise DataError(f"{path}: the file declares {what} {declared:g}, but {given:g} was given; remove one of them")
     return declared if declared is not None else given
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The settings that another tool left beside its features; one clear error for a file that is not JSON."""
-    try:
-        if path.stat().st_size > 10_000_000:
-            raise DataError(f"{path} is larger than 10 MB, expected a few settings as JSON")
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is not valid JSON: {str(error)[:WORD]}; correct or remove it") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} holds {type(value).__name__}, expected settings by name; correct or remove it")
-    return value
 
 
 def pixel_scale(

@@ -16,7 +16,6 @@ from dasmil.data.formats.contents import (
     measured_stride,
     need_scale,
     pixel_scale,
-    read_json,
     shows_stride,
 )
 from dasmil.data.scale import Scale
@@ -31,6 +30,7 @@ from dasmil.data.store import (
     read_numbers,
 )
 from dasmil.errors import DataError, named, shown
+from dasmil.files import read_object
 
 HISTORIC_STRIDE_PX = 224
 HISTORIC_TILE_UM = 256.0
@@ -245,7 +245,7 @@ def _stamp1(path: Path) -> tuple[float, float] | None:
     info = path.with_name("info.json")
     if not info.is_file():
         return None
-    said = read_json(info)
+    said = read_object(info, "the settings of STAMP 1; correct or remove it")
     tile_um, tile_px = _positive(info, said, "microns"), _positive(info, said, "patch_size")
     return None if tile_um is None or tile_px is None else (tile_um, tile_px)
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasmil.data.formats.contents import FeatureFile, Probe, agreed, pixel_scale, read_json
+from dasmil.data.formats.contents import FeatureFile, Probe, agreed, pixel_scale
 from dasmil.data.memory import need_memory
 from dasmil.data.scale import Scale
 from dasmil.errors import WORD, DataError, shown
+from dasmil.files import read_object
 
 INDEX_SUFFIXES = (".index.npz", ".index.npy")
 
@@ -124,7 +125,7 @@ def _read_index(index: Path, n: int | None) -> tuple[int, np.ndarray]:
 
 def _config(path: Path) -> dict[str, Any]:
     config = path.with_name("bags_config.json")
-    return read_json(config) if config.is_file() else {}
+    return read_object(config, "the settings of slideflow; correct or remove it") if config.is_file() else {}
 
 
 def _tile_um(path: Path, value: Any) -> float | None:
