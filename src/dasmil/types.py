@@ -26,7 +26,8 @@ class Bag:
 
     features: [n, *f]; coords: [n, 2] or [n, 3], instance *centres*, kept as float32; unit: of the coordinates.
     section: [n] integers; a pair of instances in different sections has no distance.
-    instance_labels: [n] integers (what each instance is); key_instances: [n] booleans (what made the bag positive).
+    instance_labels: [n] integers (what each instance is; metadata "instance_label_names" may name them);
+    key_instances: [n] booleans (what made the bag positive); instance_ids: the user's own name of each instance.
     NumPy arrays are accepted and kept as tensors.
     """
 
@@ -40,6 +41,7 @@ class Bag:
     key_instances: Tensor | None = None
     section: Tensor | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    instance_ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.bag_id:
@@ -61,6 +63,10 @@ class Bag:
             value = getattr(self, name)
             if value is not None and value.shape[0] != n:
                 raise self._error(f"{n} rows of features but {value.shape[0]} of {name}: they must match one to one")
+        if self.instance_ids is not None:
+            object.__setattr__(self, "instance_ids", tuple(map(str, self.instance_ids)))
+            if len(self.instance_ids) != n:
+                raise self._error(f"{n} rows of features but {len(self.instance_ids)} instance_ids: give one for each")
         coords = self.coords.to(torch.float32)
         bad = int((~torch.isfinite(coords)).any(dim=1).sum())
         if bad:
@@ -120,6 +126,18 @@ class Pair:
     phi: float | None
 
 
+@dataclass(frozen=True)
+class PairSum:
+    """The contributions of many pairs, added up: of all pairs between two kinds, two places, or at one distance.
+
+    between: what the pairs have in common, in words; places: centres of the two places in the bag's unit.
+    """
+
+    between: tuple[str, ...]
+    contribution: float
+    places: tuple[tuple[float, float], ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """Which instances and pairs, at which distances, made a logit: contributions.sum() + bias + residual == logit.
@@ -129,6 +147,7 @@ class Explanation:
     distance_part: [n], the part of them that came from the distance embeddings of the values;
     distance_share: sum of the absolute distance parts over the sum of all absolute parts, pair by pair, 0 to 1;
     pairs: strongest first, of the last attention layer; scores: named instance scores [n]; method: how it was computed.
+    sums: all pairs of the last layer added up by "distance", "types" and "neighbourhoods", where these are known.
     bias: what the classifier (or, for integrated gradients, the baseline) says without any instance;
     residual: rounding for an exact split, the error of the integration for integrated gradients.
     """
@@ -145,6 +164,7 @@ class Explanation:
     distance_share: float | None = None
     pairs: tuple[Pair, ...] = ()
     scores: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, tuple[PairSum, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.contributions.shape[0]

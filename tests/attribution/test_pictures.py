@@ -12,10 +12,11 @@ from dasmil.attribution import explain
 from dasmil.attribution.distance import learned_distances, phi_values
 from dasmil.attribution.export import write_geojson, write_instances, write_pairs
 from dasmil.attribution.ground import CollageGround, check_ground, layout_of, level0_boxes
+from dasmil.attribution.scale import ColourScale, colour_scale
 from dasmil.errors import DataError
 from dasmil.models import create_model
 from dasmil.report.explanation.bundle import write_bundle
-from dasmil.report.explanation.heatmap import compose, limits, map_image, nice_length, paint, tiles_figure
+from dasmil.report.explanation.heatmap import compose, map_image, nice_length, paint, tiles_figure
 from dasmil.report.explanation.phi import phi_figure
 from dasmil.types import Bag
 
@@ -91,7 +92,7 @@ def test_csv_holds_every_instance_and_pair(tmp_path, model):
     bag = slide_bag()
     e = explain(model, bag, top=5)
     write_instances(tmp_path / "i.csv", bag, e)
-    write_pairs(tmp_path / "p.csv", e)
+    write_pairs(tmp_path / "p.csv", bag, e)
     rows = list(csv.DictReader((tmp_path / "i.csv").open()))
     assert [float(r["x_um"]) for r in rows] == [150.0, 250.0, 150.0, 650.0]
     assert [float(r["contribution"]) for r in rows] == pytest.approx(e.contributions.tolist(), rel=1e-6)
@@ -129,20 +130,34 @@ def test_sections_are_drawn_side_by_side_and_exported_where_they_are():
 
 def test_colours_are_blue_white_orange_about_zero_and_leave_white_ground_white():
     raster = np.array([[-1.0, 0.0, 1.0, np.nan]])
-    out = compose(raster, np.full((1, 4, 3), 255, np.uint8), True, -1.0, 1.0)[0]
-    assert out[0].tolist() == [0x1F, 0x4E, 0x79]  # the accent
-    assert out[1].min() > 240
-    assert out[2].tolist() == [0xC4, 0x59, 0x0F]
+    out = compose(raster, np.full((1, 4, 3), 255, np.uint8), ColourScale(-1.0, 1.0, True))[0]
+    accent, orange = np.array([0x1F, 0x4E, 0x79]), np.array([0xC4, 0x59, 0x0F])
+    np.testing.assert_allclose(out[0], 0.15 * 255 + 0.85 * accent, atol=1)
+    assert out[1].tolist() == [255, 255, 255]
+    np.testing.assert_allclose(out[2], 0.15 * 255 + 0.85 * orange, atol=1)
     assert out[3].tolist() == [255, 255, 255]
-    plain = compose(raster, None, True, -1.0, 1.0)[0]
+    plain = compose(raster, None, ColourScale(-1.0, 1.0, True))[0]
+    assert plain[0].tolist() == accent.tolist()
+    assert plain[1].min() > 240
+    assert plain[2].tolist() == orange.tolist()
     assert plain[3].tolist() == [238, 238, 238]
-    attention = compose(np.array([[0.0, 1.0]]), None, False, 0.0, 1.0)[0]
+    attention = compose(np.array([[0.0, 1.0]]), None, ColourScale(0.0, 1.0, False))[0]
     assert attention[0].tolist() == [0, 34, 78]  # the ends of cividis
     assert attention[1].tolist() == [254, 232, 56]
 
 
+@pytest.mark.parametrize("signed", [True, False])
+def test_tissue_keeps_its_colours_where_a_score_is_zero_and_less_of_them_the_stronger_it_is(signed):
+    tissue = np.full((1, 4, 3), (225, 140, 190), np.uint8)
+    out = compose(np.array([[0.0, 0.25, 0.5, 1.0]]), tissue, ColourScale(-1.0 if signed else 0.0, 1.0, signed))[0]
+    assert out[0].tolist() == [225, 140, 190]
+    change = np.abs(out.astype(int) - tissue[0]).sum(1)
+    assert 0 < change[1] < change[2] < change[3]
+
+
 def test_map_lies_on_the_ground_pixel_by_pixel():
-    image = map_image(layout_of(slide_bag(), Plain()), np.array([1.0, -1.0, 0.5, 0.0]), True, Plain(), largest_px=80)
+    values = np.array([1.0, -1.0, 0.5, 0.0])
+    image = map_image(layout_of(slide_bag(), Plain()), values, "contribution", Plain(), largest_px=80)
     assert image.shape == (60, 80, 3)
     assert image[5, 5].tolist() == [200, 200, 200]  # ground as it is
     orange, blue = image[15, 15].astype(int), image[15, 25].astype(int)
@@ -150,17 +165,22 @@ def test_map_lies_on_the_ground_pixel_by_pixel():
     assert blue[2] > blue[1] > blue[0]
 
 
-def test_limits_are_symmetric_where_signed_and_clipped_for_large_bags():
-    assert limits(np.array([-3.0, 1.0]), True) == (-3.0, 3.0, "")
-    assert limits(np.array([0.1, 0.4]), False) == (0.0, 0.4, "")
+def test_scales_are_symmetric_where_signed_and_clipped_for_large_bags():
+    assert colour_scale("contribution", np.array([-3.0, 1.0])) == ColourScale(-3.0, 3.0, True)
+    assert colour_scale("attention", np.array([0.1, 0.4])) == ColourScale(0.0, 0.4, False)
     values = np.zeros(1000)
     values[0] = 100.0
     values[1:] = np.linspace(0, 1, 999)
-    low, high, note = limits(values, True)
-    assert low == -high
-    assert 0.9 < high < 1.1
-    assert "99.5th percentile" in note
-    assert limits(np.zeros(5), True) == (-1.0, 1.0, "")
+    scale = colour_scale("contribution", values)
+    assert scale.low == -scale.high
+    assert 0.9 < scale.high < 1.1
+    assert "99.5th percentile" in scale.note
+    assert colour_scale("contribution", np.zeros(5)) == ColourScale(-1.0, 1.0, True)
+
+
+@pytest.mark.parametrize("values", [[0.5, 1.0, 2.0], [-0.5, -1.0, -2.0], [-2.0, 1.0, 2.0]])
+def test_the_scale_of_a_signed_score_never_depends_on_the_signs_in_a_bag(values):
+    assert colour_scale("contribution", np.array(values)) == ColourScale(-2.0, 2.0, True)
 
 
 def test_scale_bar_lengths():

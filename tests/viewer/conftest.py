@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import uvicorn
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from dasmil.attribution.ground import CollageGround
 from dasmil.data import load_dataset
@@ -20,6 +22,29 @@ from dasmil.models import create_model
 from dasmil.types import Bag
 from dasmil.viewer.server import create_app
 from dasmil.viewer.shelf import Entry, Picture, Shelf
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1200, "height": 800}, accept_downloads=True)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.problems = []  # pyright: ignore[reportAttributeAccessIssue]
+    page.on("pageerror", lambda error: page.problems.append(str(error)))  # pyright: ignore[reportAttributeAccessIssue]
+    page.requests = []  # pyright: ignore[reportAttributeAccessIssue]
+    page.on("request", lambda request: page.requests.append(request.url))  # pyright: ignore[reportAttributeAccessIssue]
+    yield page
+    assert page.problems == []  # pyright: ignore[reportAttributeAccessIssue]
+    context.close()
 
 
 @dataclass

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page
 
 from dasmil.attribution.contributions import both_ways
 
-from .conftest import Viewer
+from .conftest import CHROMIUM, Viewer
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1200, "height": 800}, accept_downloads=True)
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    page.problems = []  # pyright: ignore[reportAttributeAccessIssue]
-    page.on("pageerror", lambda error: page.problems.append(str(error)))  # pyright: ignore[reportAttributeAccessIssue]
-    page.requests = []  # pyright: ignore[reportAttributeAccessIssue]
-    page.on("request", lambda request: page.requests.append(request.url))  # pyright: ignore[reportAttributeAccessIssue]
-    yield page
-    assert page.problems == []  # pyright: ignore[reportAttributeAccessIssue]
-    context.close()
 
 
 def opened(page: Page, viewer: Viewer, fragment: str = "") -> None:
@@ -102,7 +77,7 @@ def test_a_click_shows_what_the_instance_attends_to(page: Page, collages: Viewer
     page.wait_for_selector("#tile h2")
     assert page.inner_text("#tile h2") == "Instance #4"
     expected = collages.shelf.partners(1, 4)
-    rows = page.locator("#tile tbody tr").all_inner_texts()
+    rows = page.locator("#tile table[aria-label='Strongest partners'] tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == [f"#{p.j}" for p in expected[:12]]
     assert f"{100 * expected[0].weight:.1f} %" in rows[0]
     assert page.locator("#tile svg line.partner").count() == len({p.j for p in expected} - {4})
@@ -134,9 +109,12 @@ def test_the_picture_begins_below_controls_of_two_lines(page: Page, collages: Vi
 
 def test_without_a_selection_the_pairs_that_decided_are_shown(page: Page, collages: Viewer) -> None:
     opened(page, collages, "#bag=mnist-collage/test/0001")
-    strongest = both_ways(collages.shelf.open(1).explanation.pairs)[0]
+    strongest = both_ways(collages.shelf.explanation(1).pairs)[0]
     first = page.locator("#tile tbody tr").first
-    assert first.inner_text().split("\t")[0] == f"#{strongest.i} – #{strongest.j}"
+    digits = collages.shelf.open(1).bag.instance_labels
+    assert digits is not None
+    ends = [f"#{k} [{digits[k]}]" for k in (strongest.i, strongest.j)]
+    assert first.inner_text().split("\t")[0] == " – ".join(ends)
     assert f"{strongest.distance:.0f}" in first.inner_text() or f"{strongest.distance:.1f}" in first.inner_text()
     first.focus()
     page.keyboard.press("Enter")
@@ -165,7 +143,7 @@ def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
     assert page.get_attribute("#bag-1", "aria-selected") == "true"
     page.keyboard.press("n")
     page.wait_for_selector("#tile h2")
-    top = int(collages.shelf.open(1).explanation.scores["contribution"].abs().argmax())
+    top = int(collages.shelf.explanation(1).scores["contribution"].abs().argmax())
     assert page.inner_text("#tile h2") == f"Instance #{top}"
     page.keyboard.press("Escape")
     page.wait_for_selector("#tile h2", state="detached")
@@ -173,7 +151,7 @@ def test_search_sort_and_keys(page: Page, collages: Viewer) -> None:
 
 def test_the_strongest_instances_are_those_for_and_against_the_class(page: Page, plain: Viewer) -> None:
     opened(page, plain)
-    values = plain.shelf.open(0).explanation.scores["contribution"].numpy()
+    values = plain.shelf.explanation(0).scores["contribution"].numpy()
     order = np.argsort(-np.abs(values), kind="stable")[:24]
     assert values[order[0]] < 0 < values[order].max(), "the strongest speaks against, others for the class"
     shown = page.locator("#strip button").evaluate_all("buttons => buttons.map((b) => Number(b.dataset.instance))")
@@ -252,7 +230,7 @@ def test_colours_on_a_plain_ground_are_those_of_the_legend(page: Page, plain: Vi
 
 def test_over_a_picture_the_tiles_let_it_show_through(page: Page, slide: Viewer) -> None:
     opened(page, slide)
-    assert page.input_value("#opacity") == "65"
+    assert page.input_value("#opacity") == "85"
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(40, 20), (64, 50)], ids=["drawn one by one", "drawn as a bitmap"])

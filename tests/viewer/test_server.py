@@ -15,7 +15,8 @@ from PIL import Image
 from dasmil.attribution import Account, explain
 from dasmil.models import create_model
 from dasmil.types import Bag
-from dasmil.viewer.server import _account, _levels
+from dasmil.viewer.answers import account as account_of
+from dasmil.viewer.answers import levels
 from dasmil.viewer.shelf import Entry, Picture, Shelf
 
 from .conftest import Viewer
@@ -104,7 +105,10 @@ def test_places_and_partners_do_not_wait_for_the_contributions(collages: Viewer,
         assert reply["scores"] == {}
         assert [p["contribution"] for p in reply["partners"]] == [None] * len(reply["partners"])
     ask_json(collages, "/api/bag/3/account")
-    assert set(ask_json(collages, "/api/bag/3/partners/2")["scores"]) >= {"Contribution", "Attention received"}
+    assert set(ask_json(collages, "/api/bag/3/partners/2")["scores"]) >= {
+        "Contribution to the logit",
+        "Attention received",
+    }
 
 
 def test_pairs_that_decided_are_those_of_the_explanation(collages: Viewer) -> None:
@@ -164,7 +168,7 @@ def test_a_small_picture_is_shrunk_without_being_laid_out_whole(monkeypatch: pyt
     pixels = rng.integers(0, 256, (301, 700, 3), dtype=np.uint8)
     ground = SimpleNamespace(width=700.0, height=301.0, thumbnail=lambda _per_px: pixels)
     picture = Picture(ground, 1.0)  # pyright: ignore[reportArgumentType]
-    assert _levels(picture) == (8, 10)
+    assert levels(picture) == (8, 10)
     made: list[tuple[int, int]] = []
     new = Image.new
     monkeypatch.setattr(Image, "new", lambda mode, size, *rest: (made.append(size), new(mode, size, *rest))[1])
@@ -185,7 +189,7 @@ def test_the_probability_of_several_classes_is_among_all_of_them(name: str) -> N
     model = create_model(name, in_features=4, n_classes=3, unit="um").eval()
     bag = Bag(torch.randn(6, 4), torch.rand(6, 2) * 100, "um", "b")
     shelf = Shelf("three classes", "for tests", model, [Entry("b", lambda: bag)])
-    account = _account(shelf, 0)
+    account = account_of(shelf, 0, None)
     with torch.no_grad():
         expected = model(bag.features, bag.coords).logit.softmax(-1)
     assert account["target_name"] == str(int(expected.argmax()))

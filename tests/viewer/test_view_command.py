@@ -20,7 +20,7 @@ from dasmil.data import load_dataset
 from dasmil.data.store import write_bag
 from dasmil.models import create_model
 from dasmil.types import Bag
-from dasmil.viewer.server import _list
+from dasmil.viewer.answers import bag_list
 from dasmil.viewer.shelf import Shelf
 from dasmil.wsi.reader import fingerprint
 
@@ -102,7 +102,7 @@ def test_the_list_knows_the_patients_of_a_run_and_of_a_folder(folder: Path, monk
     (seed / "predictions.csv").write_text(f"{known}\na,test,1,0,0.5,1\n")  # as older versions wrote it
     view_module.view(folder / "run")
     view_module.view(model=folder / "model.safetensors", bags=folder / "bags")
-    patients = [{bag["id"]: bag["patient"] for bag in _list(shelf)["bags"]} for shelf in shelves]
+    patients = [{bag["id"]: bag["patient"] for bag in bag_list(shelf)["bags"]} for shelf in shelves]
     assert patients == [{"a": "patient-3", "b": None}, {"a": None}, {"a": None, "b": "patient-7", "c": None}]
 
 

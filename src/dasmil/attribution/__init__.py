@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dasmil.attribution.account import METHODS, Account, Partner
+from dasmil.attribution.account import METHODS, Account
+from dasmil.attribution.deciding import Partner
 from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation
 

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dasmil.attribution.contributions import LayerSplit, place, pooling_weights, split_layer
+from dasmil.attribution.deciding import Deciding, Partner, Sides
 from dasmil.attribution.gradients import integrated_gradients, target_logit
+from dasmil.attribution.groups import Grouping, groupings
 from dasmil.attribution.layers import PlainPooling, Stack, WeightedPooling, read_structure
 from dasmil.attribution.rows import PairAttention
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.base import MILModel
-from dasmil.types import Bag, Explanation, Pair
+from dasmil.types import Bag, Explanation, Pair, PairSum
 
 METHODS = ("auto", "exact", "integrated-gradients")
 MOST_FOR_ATTENTION = 20_000  # above this, the attention of *all* rows (n^2 pairs) is computed only when asked for
-
-
-@dataclass(frozen=True)
-class Partner:
-    """An instance j that instance i attends to; contribution: to the logit, None before the account has been made."""
-
-    j: int
-    head: int
-    weight: float
-    distance: float | None
-    phi: float | None
-    contribution: float | None
 
 
 class Account:
@@ -46,7 +37,7 @@ class Account:
         self.section = None if bag.section is None else bag.section.to(parameter.device)
         with torch.no_grad():
             self.structure = read_structure(model, self.features, self.coords, self.section)
-        self._row_weights: tuple[int, Tensor] | None = None
+        self.deciding: Deciding | None = None
 
     def explain(
         self, *, method: str = "auto", target: int | None = None, top: int = 100, attention: bool | None = None
@@ -86,23 +77,19 @@ class Account:
         return target
 
     def _split(self, structure: Stack | PlainPooling | WeightedPooling, target: int | None, top: int) -> Explanation:
-        weight, bias = self.model.classifier.weight, self.model.classifier.bias
-        assert isinstance(weight, Tensor)
-        assert isinstance(bias, Tensor)
-        pooled = structure.pooled()
-        logits = weight @ pooled + bias
+        logits = self.model.classifier(structure.pooled())
         target = self._target(logits, target)
-        if self.model.n_classes == 2:
-            sign = 1.0 if target == 1 else -1.0
-            w, b, logit = sign * weight[0], sign * bias[0], sign * logits[0]
-        else:
-            w, b, logit = weight[target], bias[target], logits[target]
+        w, b = self._classifier(target)
+        logit = target_logit(logits, target, self.model.n_classes).squeeze()
         scores: dict[str, Tensor] = {}
         distance = share = None
+        sums: dict[str, tuple[PairSum, ...]] = {}
         pairs: tuple[Pair, ...] = ()
         if isinstance(structure, Stack):
-            contributions, distance, taken, share, last = self._split_stack(structure, w, target, top)
+            groups = groupings(self.bag, self.coords, self.section)
+            contributions, distance, taken, share, last = self._split_stack(structure, w, top, list(groups.values()))
             pairs = last.pairs
+            sums = {name: g.sums(total) for (name, g), total in zip(groups.items(), last.grouped, strict=True)}
             scores = {
                 "support": last.support,
                 "pairs": last.strength,
@@ -129,16 +116,18 @@ class Account:
             distance_share=share,
             pairs=pairs,
             scores=scores,
+            sums=sums,
         )
 
     def _split_stack(
-        self, stack: Stack, w: Tensor, target: int, top: int
+        self, stack: Stack, w: Tensor, top: int, groups: Sequence[Grouping]
     ) -> tuple[Tensor, Tensor, Tensor, float, LayerSplit]:
         """Contributions, their distance part and what was taken [n], distance share, and the split of the last layer.
 
         The weights go down layer by layer: the features part of a layer belongs to the values of the layer below. What
         is left are pairs: the distance parts of all layers and the features part of the first, each with two ends.
         """
+        winners = stack.output().argmax(0) if stack.pooling == "max" else None
         weights = pooling_weights(stack.output(), w, stack.pooling)
         distance, taken = torch.zeros_like(self.coords[:, 0]), torch.zeros_like(self.coords[:, 0])
         absolute_distance = 0.0
@@ -146,10 +135,13 @@ class Account:
         for number in reversed(range(len(stack.layers))):
             attention = stack.layers[number]
             by_head = weights.unflatten(-1, (attention.heads, -1)).transpose(0, 1)
+            upper = last is None
+            split = split_layer(
+                attention, by_head, top=top if upper else 0, below=number > 0, groupings=groups if upper else ()
+            )
             if last is None:
-                self._row_weights = (target, by_head)
-            split = split_layer(attention, by_head, top=top if last is None else 0, below=number > 0)
-            last = last or split
+                last = split
+                self.deciding = Deciding(winners, split.rows, by_head)
             distance, taken = distance + split.distance_both, taken + split.distance
             absolute_distance += split.absolute_distance
             if split.below is not None:
@@ -191,7 +183,7 @@ class Account:
 
     def rows_computed(self) -> int:
         """How many rows of the last attention layer the account needed; 0 before it was made."""
-        return 0 if self._row_weights is None else int(self._row_weights[1].ne(0).any(-1).sum())
+        return 0 if self.deciding is None else sum(len(index) for index, _ in self.deciding.rows)
 
     def attention_layer(self, layer: int = -1) -> PairAttention:
         """The layer whose rows can be asked for; only models with attention between instances have one."""
@@ -205,21 +197,15 @@ class Account:
     def partners(self, i: int, top: int = 20, layer: int = -1) -> list[Partner]:
         """What instance i attends to, strongest first: one row per head, O(n)."""
         attention = self.attention_layer(layer)
-        n = attention.n
-        if not 0 <= i < n:
-            raise InputError(f"instance {i} does not exist: bag {self.bag.bag_id!r} has instances 0 to {n - 1}")
+        n, i = attention.n, self._existing(i)
         found = []
         last = layer in (-1, len(self.structure.layers) - 1) if isinstance(self.structure, Stack) else False
         with torch.no_grad():
             for head in range(attention.heads):
                 rows = attention.rows(head, torch.tensor([i], device=self.coords.device))
                 contribution = None
-                if self._row_weights is not None and last:
-                    g = self._row_weights[1][head, i]
-                    contribution = attention.value[head] @ g
-                    if rows.mix is not None and attention.value_embed is not None:
-                        contribution = contribution + rows.mix.rows((attention.value_embed[head] @ g)[None])[0]
-                    contribution = contribution * rows.weights[0]
+                if self.deciding is not None and last:
+                    contribution = self.deciding.row_parts(attention, rows, i)
                 strongest = rows.weights[0].topk(min(top, n)).indices.tolist()
                 found += [
                     Partner(
@@ -232,6 +218,53 @@ class Account:
                     for j in strongest
                 ]
         return sorted(found, key=lambda p: -p.weight)[:top]
+
+    def watchers(self, j: int, top: int = 20) -> list[Partner]:
+        """The deciding rows that look at instance j, by what that gave: O(rows) after the account has been made."""
+        with torch.no_grad():
+            return self._decided().watchers(self.attention_layer(), self._existing(j), top)
+
+    def sides(self, i: int) -> Sides:
+        """What instance i took as a row and what was taken from it: its contribution from both sides."""
+        with torch.no_grad():
+            return self._decided().sides(self.attention_layer(), self._existing(i))
+
+    def _existing(self, i: int) -> int:
+        if not 0 <= i < len(self.bag):
+            raise InputError(
+                f"instance {i} does not exist: bag {self.bag.bag_id!r} has instances 0 to {len(self.bag) - 1}"
+            )
+        return i
+
+    def _decided(self) -> Deciding:
+        if self.deciding is None:
+            raise InputError("which rows decided is not known yet: call explain() first")
+        return self.deciding
+
+    def restore(self, winners: Tensor | None, rows: Sequence[tuple[Tensor, Tensor]], target: int) -> None:
+        """Know the deciding rows of an earlier account of the same model and bag, without computing them again."""
+        stack = self.structure
+        assert isinstance(stack, Stack)
+        w, _ = self._classifier(target)
+        f = len(w)
+        if stack.pooling == "max":
+            assert winners is not None
+            weights = w.new_zeros(len(self.bag), f)
+            weights[winners, torch.arange(f, device=w.device)] = w
+        else:
+            weights = (w if stack.pooling == "sum" else w / len(self.bag)).expand(len(self.bag), f)
+        by_head = weights.detach().unflatten(-1, (stack.layers[-1].heads, -1)).transpose(0, 1)
+        self.deciding = Deciding(winners, tuple(rows), by_head)
+
+    def _classifier(self, target: int) -> tuple[Tensor, Tensor]:
+        """Weights [f] and bias of the logit of one class; of two classes, class 0 has the negative of the logit."""
+        weight, bias = self.model.classifier.weight, self.model.classifier.bias
+        assert isinstance(weight, Tensor)
+        assert isinstance(bias, Tensor)
+        if self.model.n_classes == 2:
+            sign = 1.0 if target == 1 else -1.0
+            return sign * weight[0], sign * bias[0]
+        return weight[target], bias[target]
 
 
 def check_fit(model: MILModel, bag: Bag) -> None:

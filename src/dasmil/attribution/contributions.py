@@ -10,12 +10,13 @@ matters by both of its ends, so each instance gets half of it. Only rows that wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from dasmil.attribution.groups import Grouping
 from dasmil.attribution.rows import PairAttention, Rows
 from dasmil.types import Pair
 
@@ -28,7 +29,8 @@ class LayerSplit:
     features_both, distance_both: [n], the same, half to each of the two ends i and j; strength, support: [n], half of
     each pair contribution to each end: its absolute value, or only where it is positive;
     given: [n], the attention that the rows gave, mean over the rows; absolute_*: sums over pairs; below: [h, n, o], the
-    weights of the values v_j (for the layer below), if asked for.
+    weights of the values v_j (for the layer below), if asked for; rows: of each head, which rows were computed and
+    their norms; grouped: for each grouping that was asked for, the sums of the pair contributions.
     """
 
     features: Tensor
@@ -42,6 +44,8 @@ class LayerSplit:
     absolute_distance: float
     pairs: tuple[Pair, ...]
     below: Tensor | None
+    rows: tuple[tuple[Tensor, Tensor], ...]
+    grouped: tuple[Tensor, ...]
 
 
 def pooling_weights(z: Tensor, weight: Tensor, pooling: str) -> Tensor:
@@ -56,7 +60,14 @@ def pooling_weights(z: Tensor, weight: Tensor, pooling: str) -> Tensor:
     return out
 
 
-def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, below: bool = False) -> LayerSplit:
+def split_layer(
+    attention: PairAttention,
+    weights: Tensor,
+    *,
+    top: int = 0,
+    below: bool = False,
+    groupings: Sequence[Grouping] = (),
+) -> LayerSplit:
     """Split the weighted sum of a layer's outputs, weights [h, n, o]; rows without weight are never computed."""
     like = attention.value
     features, distance, strength, support, given = (like.new_zeros(attention.n) for _ in range(5))
@@ -64,11 +75,13 @@ def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, belo
     down = torch.zeros_like(like) if below else None
     absolute_features = absolute_distance = 0.0
     pairs: list[Pair] = []
-    n_rows = 0
+    computed: list[tuple[Tensor, Tensor]] = []
+    grouped = tuple(like.new_zeros(grouping.shape, dtype=torch.float64) for grouping in groupings)
     for head in range(attention.heads):
         index = weights[head].ne(0).any(-1).nonzero()[:, 0]
-        n_rows += len(index)
+        norms = [like.new_zeros(0)]
         for rows in attention.blocks(head, index):
+            norms.append(rows.norm)
             g = weights[head, rows.index]
             by_features = rows.weights * (g @ attention.value[head].T)
             by_distance = torch.zeros_like(by_features)
@@ -90,8 +103,11 @@ def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, belo
                 score.index_add_(0, rows.index, whole.sum(1) / 2)
             if down is not None:
                 down[head] += rows.weights.T @ g
+            for total, grouping in zip(grouped, groupings, strict=True):
+                grouping.add(total, rows, pair)
             if top:
                 pairs = _strongest(pairs + _pairs(attention, rows, pair, by_distance, top), top)
+        computed.append((index, torch.cat(norms)))
     return LayerSplit(
         features=features,
         distance=distance,
@@ -99,11 +115,13 @@ def split_layer(attention: PairAttention, weights: Tensor, *, top: int = 0, belo
         distance_both=distance_both,
         strength=strength,
         support=support,
-        given=given / max(n_rows, 1),
+        given=given / max(sum(len(index) for index, _ in computed), 1),
         absolute_features=absolute_features,
         absolute_distance=absolute_distance,
         pairs=tuple(pairs),
         below=down,
+        rows=tuple(computed),
+        grouped=grouped,
     )
 
 
@@ -126,15 +144,18 @@ def _pairs(attention: PairAttention, rows: Rows, pair: Tensor, by_distance: Tens
     return found
 
 
-def place(attention: PairAttention, rows: Rows, r: int, j: int) -> dict[str, float | None]:
-    """Distance of a pair and phi at that distance; pairs across sections have neither."""
-    i = int(rows.index[r])
+def place(attention: PairAttention, rows: Rows, r: int, j: int, column: int | None = None) -> dict[str, float | None]:
+    """Distance of a pair and phi at that distance; pairs across sections have neither.
+
+    column: where instance j stands in the rows, if they hold only some columns.
+    """
+    i, c = int(rows.index[r]), j if column is None else column
     if attention.section is not None and attention.section[i] != attention.section[j]:
         return {"distance": None, "phi": None}
     phi = rows.mix.phi if rows.mix is not None else None
     if phi is None or (i == j and not attention.self_pair):
-        return {"distance": float(rows.distance[r, j]), "phi": None}
-    return {"distance": float(rows.distance[r, j]), "phi": float(phi[r, j])}
+        return {"distance": float(rows.distance[r, c]), "phi": None}
+    return {"distance": float(rows.distance[r, c]), "phi": float(phi[r, c])}
 
 
 def both_ways(pairs: Iterable[Pair]) -> list[Pair]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from dasmil.attribution.ground import level0_boxes
+from dasmil.attribution.names import InstanceNames
 from dasmil.files import replacing
 from dasmil.types import Bag, Explanation
 
 _QUPATH_IDS = uuid.UUID("7a8cf0a8-3a3d-4c0c-9d3b-0d2f2b9d5a61")  # any fixed name space: the same bag gives the same ids
+
+NAMED = {"section": "section_name", "instance_labels": "instance_name"}
+"""Columns of numbers, and the columns beside them that say what the numbers mean."""
 
 
 @contextmanager
@@ -25,35 +30,60 @@ def written(path: Path) -> Iterator[IO[str]]:
         yield file
 
 
-def write_instances(path: Path, bag: Bag, explanation: Explanation) -> None:
-    """One row for each instance: number, centre in the bag's unit, what is known about it, and every score."""
-    optional = {
-        name: value.tolist()
-        for name in ("section", "instance_labels", "key_instances")
-        if (value := getattr(bag, name)) is not None
-    }
+def instances_csv(bag: Bag, explanation: Explanation) -> Iterator[str]:
+    """One row for each instance: number, own id, centre in the bag's unit, what is known about it, and every score."""
+    names = InstanceNames(bag)
+    known: dict[str, list[Any]] = {"instance_id": list(bag.instance_ids)} if bag.instance_ids is not None else {}
+    rest: dict[str, list[Any]] = {}
+    for name, title in (("section", names.section), ("instance_labels", names.kind), ("key_instances", None)):
+        value = getattr(bag, name)
+        if value is not None:
+            rest[name] = value.long().tolist()
+            if title is not None:
+                rest[NAMED[name]] = [title(number) for number in rest[name]]
     scores = {name: score.double().tolist() for name, score in explanation.scores.items()}
     axes = "xyz"[: bag.coords.shape[1]]
-    with written(path) as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(["instance", *(f"{axis}_{bag.unit}" for axis in axes), *optional, *scores])
-        for k, centre in enumerate(bag.coords.tolist()):
-            known = [int(column[k]) for column in optional.values()]
-            out.writerow(
-                [k, *(f"{c:.9g}" for c in centre), *known, *(f"{column[k]:.9g}" for column in scores.values())]
-            )
-
-
-def write_pairs(path: Path, explanation: Explanation) -> None:
-    """One row for each of the strongest pairs: instance i looks at instance j."""
-    with written(path) as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(
-            ["i", "j", "head", "contribution", "distance_part", "weight", f"distance_{explanation.unit}", "phi"]
+    yield _line(["instance", *known, *(f"{axis}_{bag.unit}" for axis in axes), *rest, *scores])
+    for k, centre in enumerate(bag.coords.tolist()):
+        yield _line(
+            [
+                k,
+                *(column[k] for column in known.values()),
+                *(f"{c:.9g}" for c in centre),
+                *(column[k] for column in rest.values()),
+                *(f"{column[k]:.9g}" for column in scores.values()),
+            ]
         )
+
+
+def _line(cells: Sequence[Any]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
+
+
+def write_instances(path: Path, bag: Bag, explanation: Explanation) -> None:
+    """The table of all instances as a file."""
+    with written(path) as file:
+        file.writelines(instances_csv(bag, explanation))
+
+
+def write_pairs(path: Path, bag: Bag, explanation: Explanation) -> None:
+    """One row for each of the strongest pairs: instance i looks at instance j."""
+    names = InstanceNames(bag)
+    own = ("i_id", "j_id") if names.has_ids else ()
+    kinds = ("i_name", "j_name") if bag.instance_labels is not None else ()
+    with written(path) as file:
+        file.write(
+            _line(
+                ["i", "j", *own, *kinds, "head", "contribution", "distance_part", "weight",
+                 f"distance_{explanation.unit}", "phi"]
+            )
+        )  # fmt: skip
         for p in explanation.pairs:
+            called = [f(k) for f, wanted in ((names.own, own), (names.kind_of, kinds)) if wanted for k in (p.i, p.j)]
             numbers = (p.contribution, p.distance_part, p.weight, p.distance, p.phi)
-            out.writerow([p.i, p.j, p.head, *("" if value is None else f"{value:.9g}" for value in numbers)])
+            file.write(_line([p.i, p.j, *called, p.head, *("" if v is None else f"{v:.9g}" for v in numbers)]))
 
 
 def summary(explanation: Explanation) -> dict[str, Any]:
@@ -70,6 +100,7 @@ def summary(explanation: Explanation) -> dict[str, Any]:
         "n": len(explanation),
         "unit": explanation.unit,
         "scores": list(explanation.scores),
+        "sums": {name: [asdict(part) for part in parts] for name, parts in explanation.sums.items()},
         "pairs": [asdict(pair) for pair in explanation.pairs],
     }
 
@@ -80,22 +111,34 @@ def write_json(path: Path, content: Any) -> None:
         file.write("\n")
 
 
-def write_geojson(path: Path, bag: Bag, explanation: Explanation) -> None:
-    """Tiles for QuPath (File > Import objects from file): squares in level-0 pixels, scores as measurements."""
+def geojson(bag: Bag, explanation: Explanation) -> Iterator[str]:
+    """Tiles for QuPath (File > Import objects from file): squares in level-0 pixels, scores as measurements.
+
+    The kind of an instance is its classification; its own id is its name.
+    """
     boxes = level0_boxes(bag).round(2).tolist()
+    names = InstanceNames(bag)
     scores = {name: score.double().tolist() for name, score in explanation.scores.items()}
+    yield '{"type":"FeatureCollection","features":[\n'
+    for k, (x0, y0, x1, y1) in enumerate(boxes):
+        properties: dict[str, Any] = {
+            "objectType": "tile",
+            "name": names.own(k) if names.has_ids else f"instance {k}",
+            "measurements": {name: float(f"{column[k]:.9g}") for name, column in scores.items()},
+        }
+        if (kind := names.kind_of(k)) is not None:
+            properties["classification"] = {"name": kind}
+        feature = {
+            "type": "Feature",
+            "id": str(uuid.uuid5(_QUPATH_IDS, f"{bag.bag_id}/{k}")),
+            "geometry": {"type": "Polygon", "coordinates": [[[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]]},
+            "properties": properties,
+        }
+        yield (",\n" if k else "") + json.dumps(feature, separators=(",", ":"), allow_nan=False)
+    yield "\n]}\n"
+
+
+def write_geojson(path: Path, bag: Bag, explanation: Explanation) -> None:
+    """The tiles as a GeoJSON file."""
     with written(path) as file:
-        file.write('{"type":"FeatureCollection","features":[\n')
-        for k, (x0, y0, x1, y1) in enumerate(boxes):
-            feature = {
-                "type": "Feature",
-                "id": str(uuid.uuid5(_QUPATH_IDS, f"{bag.bag_id}/{k}")),
-                "geometry": {"type": "Polygon", "coordinates": [[[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]]},
-                "properties": {
-                    "objectType": "tile",
-                    "name": f"instance {k}",
-                    "measurements": {name: float(f"{column[k]:.9g}") for name, column in scores.items()},
-                },
-            }
-            file.write((",\n" if k else "") + json.dumps(feature, separators=(",", ":"), allow_nan=False))
-        file.write("\n]}\n")
+        file.writelines(geojson(bag, explanation))

@@ -11,8 +11,7 @@ import numpy as np
 from dasmil.data.mnist.picture import collage_image, digit_images
 from dasmil.errors import DataError
 from dasmil.types import Bag, Unit
-
-UNIT_SYMBOL: dict[Unit, str] = {"um": "µm", "px": "px"}
+from dasmil.vocabulary import UNIT_SYMBOL
 
 
 class Ground(Protocol):

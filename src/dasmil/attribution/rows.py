@@ -54,13 +54,18 @@ class Mix:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one head's attention: index [r], weights [r, n], distance [r, n] in the unit of the coordinates."""
+    """Rows of one head's attention: index [r], weights [r, c], distance [r, c] in the unit of the coordinates.
+
+    c: all n instances, or some columns. norm: [r], logarithm of the softmax's denominator, from which any single weight
+    of the row can be had again.
+    """
 
     head: int
     index: Tensor
     weights: Tensor
     distance: Tensor
     mix: Mix | None
+    norm: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +102,18 @@ class PairAttention:
     def n(self) -> int:
         return self.query.shape[1]
 
-    def mix(self, head: int, index: Tensor, distance: Tensor) -> Mix | None:
-        """The coefficients of the rows `index`; None for attention without distances."""
+    def mix(self, head: int, index: Tensor, distance: Tensor, columns: Tensor | None = None) -> Mix | None:
+        """The coefficients of the rows `index` (at all columns, or at these); None for attention without distances."""
         related = None
         if self.section is not None:
-            related = (self.section[index, None] == self.section).to(distance.dtype)
+            there = self.section if columns is None else self.section[columns]
+            related = (self.section[index, None] == there).to(distance.dtype)
         if not self.self_pair:
             related = torch.ones_like(distance) if related is None else related
-            related[torch.arange(len(index)), index] = 0
+            if columns is None:
+                related[torch.arange(len(index)), index] = 0
+            else:
+                related[index[:, None] == columns] = 0
         delta = distance / self.distance_scale
         if self.theta is not None and self.beta is not None:
             return Mix(PHI[self.phi]((delta - self.theta[head]) * self.beta[head]), None, related)
@@ -113,16 +122,27 @@ class PairAttention:
         return None
 
     def rows(self, head: int, index: Tensor) -> Rows:
-        """The rows `index` [r] of one head: O(r n) time and memory.
+        """The rows `index` [r] of one head: O(r n) time and memory."""
+        e, distance, mix = self._compatibility(head, index, None)
+        norm = e.logsumexp(-1)
+        return Rows(head, index, e.sub_(norm[:, None]).exp_(), distance, mix, norm)
+
+    def column(self, head: int, index: Tensor, norm: Tensor, j: int) -> Rows:
+        """What the rows `index` [r], whose norms are known, give to instance j: O(r) time and memory."""
+        e, distance, mix = self._compatibility(head, index, torch.tensor([j], device=index.device))
+        return Rows(head, index, e.sub_(norm[:, None]).exp_(), distance, mix, norm)
+
+    def _compatibility(self, head: int, index: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor, Mix | None]:
+        """Scaled compatibilities e [r, c] before the softmax, distances [r, c] and the coefficients.
 
         Implements eqs. (das:compatibility:impl), (bijK) and (bijQV).
         """
-        query, key = self.query[head, index], self.key[head]
-        squared = torch.zeros(len(index), self.n, dtype=self.coords.dtype, device=self.coords.device)
+        query, key = self.query[head, index], self.key[head] if columns is None else self.key[head, columns]
+        squared = torch.zeros(len(index), len(key), dtype=self.coords.dtype, device=self.coords.device)
         for axis in self.coords.T:  # differences, axis by axis: no [r, n, 2] tensor and no loss of digits
-            squared += (axis[index, None] - axis).square_()
+            squared += (axis[index, None] - (axis if columns is None else axis[columns])).square_()
         distance = squared.sqrt_()
-        mix = self.mix(head, index, distance)
+        mix = self.mix(head, index, distance, columns)
         e = query @ key.T
         if mix is not None:
             if self.key_embed is not None:
@@ -131,7 +151,7 @@ class PairAttention:
                 e += mix.columns(key @ self.query_embed[head].T)
             if self.product_term and self.key_embed is not None and self.query_embed is not None:
                 e += mix.product(self.query_embed[head] @ self.key_embed[head].T)
-        return Rows(head, index, (e * self.scale).softmax(-1), distance, mix)
+        return e.mul_(self.scale), distance, mix
 
     def blocks(self, head: int, index: Tensor) -> Iterator[Rows]:
         """The rows `index` in blocks of bounded size."""

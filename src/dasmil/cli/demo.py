@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from dasmil.vocabulary import METRICS
+
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
@@ -18,7 +20,7 @@ DATASET = "mnist-collage"
 MODELS = {"das-mil": "DAS-MIL", "sa": "self-attention"}
 MARK = ".dasmil-demo"
 """A file in the run directories of the demo, which only a demo may replace."""
-METRICS = {"balanced_accuracy": "balanced acc.", "auroc": "AUROC"}
+SHOWN = ("balanced_accuracy", "auroc")
 
 
 @app.default
@@ -232,7 +234,7 @@ def paper_values() -> dict[str, dict[str, tuple[float, float]]]:
     from importlib import resources
 
     tables = tomllib.loads((resources.files("dasmil.paper") / "expected.toml").read_text(encoding="utf-8"))["collage"]
-    return {model: {metric: tuple(tables[metric][model][DATASET]["test"]) for metric in METRICS} for model in MODELS}
+    return {model: {metric: tuple(tables[metric][model][DATASET]["test"]) for metric in SHOWN} for model in MODELS}
 
 
 def print_table(summaries: dict[str, Any], paper: dict[str, dict[str, tuple[float, float]]]) -> None:
@@ -248,7 +250,7 @@ def print_table(summaries: dict[str, Any], paper: dict[str, dict[str, tuple[floa
     table.add_column("paper", justify="right", style="dim", no_wrap=True)
     for model, name in MODELS.items():
         scored = summaries[model]["splits"]["test-large"]
-        for metric, title in METRICS.items():
+        for metric, title in ((name, METRICS[name].short) for name in SHOWN):
             low, high = scored["interval"][metric]
             spread = f" ± {scored['std'][metric]:.3f}" if len(scored["per_seed"]) > 1 else ""
             here = f"{scored['mean'][metric]:.3f}{spread} ({low:.3f}-{high:.3f})"

@@ -77,7 +77,7 @@ def explain(
     seed
         Which seed's model (default: the first).
     score
-        Score on the map: contribution, support, pairs, taken, attention, winner-attention or distance.
+        Score on the map: contribution, pairs, support, distance, taken, attention or winner-attention.
     method
         auto, exact or integrated-gradients.
     target
@@ -169,16 +169,12 @@ def _one_bag(
 ) -> int:
     import json as json_module
 
-    from rich.console import Console
-    from rich.table import Table
-
     from dasmil.attribution import explain as account
     from dasmil.attribution.export import summary
-    from dasmil.attribution.ground import UNIT_SYMBOL
     from dasmil.cli import explain_questions as ask
+    from dasmil.cli.explain_display import show_explanation
     from dasmil.errors import unknown_name
     from dasmil.report.explanation.bundle import write_bundle
-    from dasmil.report.words import class_name
 
     wanted = True if score == "attention" else attention
     explanation = account(model, bag, method=method, target=target, top=top, attention=wanted)
@@ -192,37 +188,7 @@ def _one_bag(
     if json:
         print(json_module.dumps(summary(explanation) | {"files": [str(file) for file in files]}, indent=2))
         return 0
-    console = Console(markup=False)  # names may hold square brackets
-    total = float(explanation.contributions.double().sum())
-    console.print(f"{bag.bag_id}: {len(bag):,} instances, {model.name}, method {explanation.method}", highlight=False)
-    console.print(
-        f"Logit of class {class_name(explanation.target, classes)} {explanation.logit:+.4f} = {explanation.bias:+.4f} "
-        f"{total:+.4f} from instances (rest {explanation.residual:+.1e})",
-        highlight=False,
-    )
-    if explanation.distance_share:
-        console.print(
-            f"{100 * explanation.distance_share:.0f} % of all absolute parts came from distance", highlight=False
-        )
-    if explanation.pairs:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in (
-            "i",
-            "looks at j",
-            "contribution",
-            "from distance",
-            "attention",
-            f"distance, {UNIT_SYMBOL[bag.unit]}",
-        ):
-            table.add_column(name, justify="right")
-        for p in explanation.pairs[:8]:
-            far = "other section" if p.distance is None else f"{p.distance:,.1f}"
-            table.add_row(
-                str(p.i), str(p.j), f"{p.contribution:+.4f}", f"{p.distance_part:+.4f}", f"{p.weight:.3f}", far
-            )
-        console.print(table)
-    for file in files:
-        console.print(str(file), highlight=False, soft_wrap=True)
+    show_explanation(bag, model.name, explanation, classes, files)
     return 0
 
 

@@ -6,19 +6,10 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dasmil.vocabulary import METRICS
+
 if TYPE_CHECKING:
     from dasmil.train import Progress
-
-_SHOWN = {
-    "balanced_accuracy": "balanced acc.",
-    "auroc": "AUROC",
-    "average_precision": "avg. precision",
-    "f1": "F1",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-    "brier": "Brier",
-    "calibration_error": "calibration err.",
-}
 
 
 class Display:
@@ -86,7 +77,7 @@ def print_summary(summary: dict[str, Any], classes: int) -> None:
     table = Table("", box=None, pad_edge=False, header_style="bold")
     for name, scores in splits.items():
         table.add_column(f"{name} ({scored_bags(scores)})", justify="right")
-    for metric, title in _SHOWN.items():
+    for metric, title in ((m.name, m.short) for m in METRICS.values()):
         table.add_row(title, *(_cell(scores, metric) for scores in splits.values()))
     console.print(table)
     count = summary["folds"] if rounds == "folds" else len(summary["seeds"])

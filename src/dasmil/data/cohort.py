@@ -188,7 +188,15 @@ def to_bag(file: FeatureFile, bag_id: str) -> Bag:
     for name, value in (("tile_um", file.tile_um), ("mpp", file.mpp), ("encoder", file.probe.encoder)):
         if value is not None:
             metadata.setdefault(name, value)
-    return Bag(features=file.features, coords=file.coords, unit="um", bag_id=bag_id, metadata=metadata, **optional)  # type: ignore[arg-type]
+    return Bag(
+        features=file.features,  # type: ignore[arg-type]
+        coords=file.coords,  # type: ignore[arg-type]
+        unit="um",
+        bag_id=bag_id,
+        metadata=metadata,
+        instance_ids=file.instance_ids,
+        **optional,  # type: ignore[arg-type]
+    )
 
 
 def _placing(files: Sequence[FeatureFile]) -> str:

@@ -29,13 +29,16 @@ def join_sections(bag_id: str, bags: Sequence[Bag]) -> Bag:
         values = [getattr(bag, name) for bag in bags]
         if all(value is not None for value in values):
             optional[name] = torch.cat(values)
+    names = [bag.bag_id for bag, own in zip(bags, sections) for _ in range(int(own.max()) - int(own.min()) + 1)]
+    ids = [bag.instance_ids for bag in bags]
     return Bag(
         features=torch.cat([bag.features for bag in bags]),
         coords=torch.cat([bag.coords for bag in bags]),
         unit=bags[0].unit,
         bag_id=bag_id,
         section=torch.cat(sections),
-        metadata={"slides": [bag.bag_id for bag in bags], **bags[0].metadata},
+        metadata={"slides": [bag.bag_id for bag in bags], **bags[0].metadata, "section_names": names},
+        instance_ids=None if None in ids else tuple(name for own in ids for name in own or ()),
         **optional,
     )
 
@@ -50,4 +53,6 @@ def sample_instances(bag: Bag, size: int, seed: int) -> Bag:
         for name in ("features", "coords", "instance_labels", "key_instances", "section")
         if (value := getattr(bag, name)) is not None
     }
+    if bag.instance_ids is not None:
+        parts["instance_ids"] = tuple(bag.instance_ids[k] for k in index.tolist())
     return replace(bag, **parts, metadata={**bag.metadata, "sampled_from": len(bag)})

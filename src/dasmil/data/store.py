@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dasmil import __version__
 from dasmil.data.guard import check_hdf5
+from dasmil.data.instance_ids import IDS, id_array, read_ids
 from dasmil.data.memory import need_memory
 from dasmil.errors import DasmilError, DataError, InputError, named, shown
 from dasmil.files import replacing
@@ -59,6 +60,8 @@ def write_bag(path: str | Path, bag: Bag, *, dtype: Literal["float16", "float32"
             arrays[name] = _plain_array(bag, name, value)
     if "key_instances" in arrays:
         arrays["key_instances"] = arrays["key_instances"].astype(np.uint8)
+    if bag.instance_ids is not None:
+        arrays[IDS] = id_array(bag.instance_ids)
     attributes = _attributes(bag)
     with replacing_h5(path) as file:
         for name, array in arrays.items():
@@ -75,6 +78,7 @@ def read_bag(
     path = Path(path)
     with _opened(path) as (file, info):
         arrays = {name: read_numbers(path, file, name) for name in ("features", "coords", *info.has)}
+        ids = read_ids(path, file)
     if "key_instances" in arrays and not np.isin(arrays["key_instances"], (0, 1)).all():
         raise DataError(f"{path}: key_instances hold values other than 0 and 1")
     try:
@@ -84,6 +88,7 @@ def read_bag(
             label=label if label is not None else info.label,
             patient_id=patient_id if patient_id is not None else info.patient_id,
             metadata=info.metadata,
+            instance_ids=ids,
             **{name: torch.from_numpy(array) for name, array in arrays.items()},
         )
     except DataError as error:

@@ -56,9 +56,9 @@ def read_table(
     if categories is not None and one_hot is None:
         features = categories
     if path.name.lower().endswith(".h5ad"):
-        ids, coords, values, names, kinds = _read_anndata(path, bag, features, one_hot, categories)
+        ids, coords, values, names, kinds, own = _read_anndata(path, bag, features, one_hot, categories)
     else:
-        ids, coords, values, names, kinds = _read_frame(path, bag, x, y, features, one_hot, categories)
+        ids, coords, values, names, kinds, own = _read_frame(path, bag, x, y, features, one_hot, categories)
     bad = ~np.isfinite(coords).all(axis=1)
     if bad.any():
         raise DataError(
@@ -68,6 +68,8 @@ def read_table(
     if not len(ids):
         raise DataError(f"{path} has no rows, expected one for each cell")
     metadata: dict[str, Any] = {"feature_names": names, "coords_rule": f"table: {unit} x {factor:g} um"}
+    if kinds is not None:
+        metadata["instance_label_names"] = names
     found: list[Bag] = []
     order, inverse = np.unique(ids, return_inverse=True)
     rows_of = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
@@ -80,6 +82,7 @@ def read_table(
                 bag_id=str(name),
                 instance_labels=None if kinds is None else torch.from_numpy(kinds[rows].astype(np.int64)),
                 metadata=metadata,
+                instance_ids=None if own is None else tuple(own[rows].tolist()),
             )
         )
     return found
@@ -101,7 +104,9 @@ def _factor(path: Path, unit: str, um_per_unit: float | None) -> float:
 
 
 _TRAINED = "; the model was trained with it, so add it (the order of columns does not matter)"
-_Parts = tuple[np.ndarray, np.ndarray, np.ndarray, list[str], np.ndarray | None]
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray, list[str], np.ndarray | None, np.ndarray | None]
+ID_COLUMNS = ("instance_id", "cell_id", "object_id", "Object ID", "CellID", "cell", "id")
+"""Columns whose values name the rows; the first of them is kept as the instances' ids and is no feature."""
 
 
 def _read_frame(
@@ -117,13 +122,16 @@ def _read_frame(
     _need(path, frame, [bag, x, y])
     coords = np.stack([numbers(frame[x]), numbers(frame[y])], axis=1)
     ids = _ids(path, frame[bag])
+    taken = {bag, x, y, one_hot, *(features or ())}
+    id_column = next((name for name in ID_COLUMNS if name in frame.columns and name not in taken), None)
+    own = None if id_column is None else frame[id_column].astype(str).to_numpy(dtype=str)
     if one_hot is not None:
         _need(path, frame, [one_hot])
         values, names, kinds = _one_hot(path, frame[one_hot], categories)
-        return ids, coords, values, names, kinds
+        return ids, coords, values, names, kinds, own
     if features is None:
         kinds = zip(frame.columns, frame.dtypes)
-        names = [str(name) for name, dtype in kinds if name not in (bag, x, y) and dtype.kind in "fiub"]
+        names = [str(name) for name, dtype in kinds if name not in (bag, x, y, id_column) and dtype.kind in "fiub"]
         if not names:
             raise InputError(
                 f"{path}: no columns of numbers besides {x} and {y} among {named(frame.columns)}; "
@@ -143,7 +151,7 @@ def _read_frame(
             raise DataError(
                 f"{path}: the feature column {shown(name)} holds empty or non-numeric values; fill or drop it"
             )
-    return ids, coords, block, names, None
+    return ids, coords, block, names, None, own
 
 
 def _read_anndata(
@@ -158,10 +166,11 @@ def _read_anndata(
     coords = coords[:, :2].astype(np.float64)
     _need(path, data.obs, [bag])
     ids = _ids(path, data.obs[bag])
+    own = data.obs_names.to_numpy(dtype=str)
     if one_hot is not None:
         _need(path, data.obs, [one_hot])
         values, names, kinds = _one_hot(path, data.obs[one_hot], categories)
-        return ids, coords, values, names, kinds
+        return ids, coords, values, names, kinds, own
     if data.X is None:
         raise InputError(f"{path}: X is empty, so there are no features: name a column of categories with --one-hot")
     names = [str(name) for name in data.var_names]
@@ -183,7 +192,7 @@ def _read_anndata(
     dense = _plain_numbers(path, "X", block.toarray() if hasattr(block, "toarray") else block)
     if not np.isfinite(dense).all():
         raise DataError(f"{path}: X holds NaN or infinite values; fill or drop them")
-    return ids, coords, np.asarray(dense, dtype=np.float32), names, None
+    return ids, coords, np.asarray(dense, dtype=np.float32), names, None, own
 
 
 def _plain_numbers(path: Path, what: str, values: Any) -> np.ndarray:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dasmil import vocabulary
 from dasmil.models import MODELS
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice, grid_claims
-from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims, leak
+from dasmil.paper.tables import TITLES, DistanceValue, Entry, claims, leak
 from dasmil.paper.text import (
     DISTANCE_HEAD,
     NOT_RUN,
@@ -132,7 +133,7 @@ def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Sectio
         Table(
             [Column(name, number=i > 0) for i, name in enumerate(_columns(table))],
             [_row(entry, metric) for entry in rows if entry.dataset == dataset],
-            caption=f"{dataset}, {METRIC_NAMES[metric]}",
+            caption=f"{dataset}, {vocabulary.METRICS[metric].label}",
         )
         for metric in METRICS
         for dataset in DATASETS

@@ -15,7 +15,6 @@ from dasmil.paper.cells import DATASETS, make_cell, table_rows
 from dasmil.paper.stored import cell_path, read_cell, read_predictions
 from dasmil.stats.pairs import METRICS, difference
 
-METRIC_NAMES = {"balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
 TITLES = {
     "collage": "The paper's collage tables",
     "tuned": "All models with the tuned recipe",

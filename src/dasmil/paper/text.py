@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dasmil import vocabulary
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice, grid_claims
-from dasmil.paper.tables import METRIC_NAMES, TITLES, DistanceValue, Entry, claims, leak
+from dasmil.paper.tables import TITLES, DistanceValue, Entry, claims, leak
 from dasmil.stats.pairs import METRICS
 
 NOT_RUN = "not yet run"
@@ -79,7 +80,7 @@ def markdown(table: str, protocol: str, rows: list[Entry]) -> str:
     for metric in METRICS:
         for dataset in DATASETS:
             chosen = [entry for entry in rows if entry.dataset == dataset]
-            lines += ["", f"## {dataset}, {METRIC_NAMES[metric]}", ""]
+            lines += ["", f"## {dataset}, {vocabulary.METRICS[metric].label}", ""]
             lines += _grid(header(table), [cells_of(entry, metric) for entry in chosen], 2)
     return "\n".join(lines) + "\n"
 
@@ -166,7 +167,7 @@ def distance_cells(value: DistanceValue) -> list[str]:
     return [
         value.recipe,
         value.dataset,
-        METRIC_NAMES[value.metric],
+        vocabulary.METRICS[value.metric].label,
         f"{value.difference:+.3f}",
         f"[{value.interval[0]:+.3f}, {value.interval[1]:+.3f}]",
         f"{value.seeds[0]} and {value.seeds[1]}",

@@ -16,7 +16,6 @@ from dasmil.report.run import Run, read_run
 from dasmil.report.sections import bags_section, data_section, headline
 from dasmil.report.style import ACCENT, COLOURS, GREY, ORANGE
 from dasmil.report.words import (
-    METRIC_NAMES,
     chance_notice,
     decimal,
     display_name,
@@ -27,6 +26,7 @@ from dasmil.report.words import (
     seeds_text,
     stuck_notice,
 )
+from dasmil.vocabulary import METRICS
 
 RUN_COLOURS = (ACCENT, GREY, ORANGE)
 SHOWN = ("balanced_accuracy", "auroc")
@@ -125,9 +125,9 @@ def _explanation(truth: Truth | None) -> list[str]:
 
 
 def _scores(coloured: Sequence[tuple[Run, str]], split: str, paper: PaperValues) -> Table:
-    columns = [Column("Model"), *(Column(METRIC_NAMES[m], True) for m in SHOWN)]
+    columns = [Column("Model"), *(Column(METRICS[m].title, True) for m in SHOWN)]
     if paper:
-        columns += [Column(f"{METRIC_NAMES[m]}, paper", True) for m in SHOWN]
+        columns += [Column(f"{METRICS[m].title}, paper", True) for m in SHOWN]
     rows: list[list[str | Cell]] = []
     for run, _ in coloured:
         row: list[str | Cell] = [display_name(run.model)]
@@ -175,6 +175,6 @@ def _dots(coloured: Sequence[tuple[Run, str]], split: str, paper: PaperValues) -
             reference = paper.get(run.model, {}).get(metric)
             rows.append(Score(display_name(run.model), scored["mean"][metric], known, seeds,
                               reference[0] if reference else None, colour))  # fmt: skip
-        name = METRIC_NAMES[metric]
+        name = METRICS[metric].title
         pictures.append(picture(figures.scores(rows, name), name, "Dot: mean; bar: 95 % interval; rings: seeds."))
     return pictures

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.report.style import ACCENT, FAINT, FONT, GREY, GROUND, INK, LINE, ORANGE, look, new_figure
 from dasmil.stats import Roc, wilson
-
-UNIT_SYMBOL = {"um": "µm", "px": "px"}
+from dasmil.vocabulary import UNIT_SYMBOL
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dasmil.report.figures import Score
 from dasmil.report.page import BagRow, BagTable, Cell, Column, Folded, Headline, Section, Table, picture
 from dasmil.report.pictures import roc_curves
 from dasmil.report.run import Run
-from dasmil.report.words import METRIC_NAMES, decimal, interval_text, protocol_text, resampled_text, scored_bags
+from dasmil.report.words import decimal, interval_text, protocol_text, resampled_text, scored_bags
+from dasmil.vocabulary import METRICS
 
 MAX_BAG_ROWS = 5000
 FACTS = {
@@ -35,7 +36,7 @@ def headline(run: Run, split: str, metric: str) -> Headline:
         parts[0] += f" (every resample of these {scored_bags(scored)} scores the same)"
     if count > 1:
         parts.append(f"± {decimal(spread)} over {'seeds' if not run.folds else 'folds'}")
-    return Headline(METRIC_NAMES[metric], decimal(scored["mean"].get(metric)), ", ".join(parts))
+    return Headline(METRICS[metric].title, decimal(scored["mean"].get(metric)), ", ".join(parts))
 
 
 def scores_table(run: Run) -> Table:
@@ -43,7 +44,7 @@ def scores_table(run: Run) -> Table:
     splits = run.splits
     columns = [Column("")] + [Column(f"{s}, {scored_bags(run.summary['splits'][s])}", True) for s in splits]
     rows: list[list[str | Cell]] = []
-    for metric, name in METRIC_NAMES.items():
+    for metric, name in ((m.name, m.title) for m in METRICS.values()):
         cells: list[str | Cell] = [name]
         for split in splits:
             scored = run.summary["splits"][split]

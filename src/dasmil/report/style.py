@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -38,6 +39,23 @@ SIGNED = LinearSegmentedColormap.from_list("dasmil-signed", [ACCENT, "#f7f7f5", 
 """Signed contributions: blue-white-orange, to be used symmetric about zero."""
 DENSITY = mpl.colormaps["cividis"]
 """Attention and density."""
+OVER_PICTURE = 0.85
+"""How much of a picture the strongest score covers; weaker ones cover less, zero nothing."""
+
+
+def palette(signed: bool) -> np.ndarray:
+    """The 256 colours of a scale from its lower to its upper end, uint8 [256, 3]."""
+    return np.rint((SIGNED if signed else DENSITY)(np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
+
+
+def tints(signed: bool) -> np.ndarray:
+    """The colours to lay over a picture, uint8 [256, 3]; there strength is opacity.
+
+    Signed scores have the colour of their side, which over white paper gives those of the scale.
+    """
+    colours = palette(signed)
+    return np.repeat(colours[[0, -1]], 128, axis=0) if signed else colours
+
 
 FONT = 11
 _RC: dict[Any, Any] = {

@@ -8,17 +8,6 @@ from typing import Any
 
 from dasmil.report.run import Run, Seed
 
-METRIC_NAMES = {
-    "balanced_accuracy": "Balanced accuracy",
-    "auroc": "AUROC",
-    "average_precision": "Average precision",
-    "f1": "F1",
-    "sensitivity": "Sensitivity",
-    "specificity": "Specificity",
-    "brier": "Brier score",
-    "calibration_error": "Calibration error",
-}
-
 
 def decimal(value: Any, places: int = 3) -> str:
     """A number with fixed decimals, or a dash where there is none."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import re
+from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
 
@@ -17,33 +19,30 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dasmil.attribution.contributions import both_ways
-from dasmil.attribution.ground import Layout, layout_of
+from dasmil.attribution.export import geojson, instances_csv
 from dasmil.errors import DasmilError
-from dasmil.types import Bag
-from dasmil.viewer.shelf import Opened, Picture, Shelf
+from dasmil.types import Bag, Explanation
+from dasmil.viewer import answers
+from dasmil.viewer.answers import TILE, instance_size, levels
+from dasmil.viewer.shelf import Opened, Shelf
 
-TILE = 256  # px, of the deep-zoom pyramid
-GROUND = 1600  # px, longer side of the plain ground for bags without a picture
 STATIC = {
     "style.css": "text/css",
     "app.js": "text/javascript",
     "panel.js": "text/javascript",
     "overlay.js": "text/javascript",
+    "address.js": "text/javascript",
+    "annotations.js": "text/javascript",
+    "api.js": "text/javascript",
     "colour.js": "text/javascript",
+    "compare.js": "text/javascript",
+    "heatmap.js": "text/javascript",
+    "save.js": "text/javascript",
+    "state.js": "text/javascript",
+    "tools.js": "text/javascript",
     "format.js": "text/javascript",
     "openseadragon.js": "text/javascript",
 }
-TITLES = {  # in the order of the menu
-    "contribution": ("Contribution", "half of each pair's part of the logit to each of its ends"),
-    "pairs": ("Share in the deciding pairs", "the same without sign: for or against"),
-    "support": ("Support for the class", "the same of pairs that speak for the class only"),
-    "distance": ("Contribution of distance", "the part of the contribution that came from distance"),
-    "taken": ("Taken by deciding rows", "the part of the logit all of which is put on the instance looked at"),
-    "attention": ("Attention received", "from all instances, mean"),
-    "winner-attention": ("Attention of deciding rows", "received from the rows that decided, mean"),
-}
-SHOWN_PAIRS = 8
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -78,17 +77,25 @@ class OwnPageOnly:
 
 def create_app(shelf: Shelf, port: int) -> Starlette:
     """The application for one shelf, to be served at this port of the loopback interface."""
+    bag = "/api/bag/{index:int}"
     routes = [
         Route("/", lambda _request: _static("index.html", "text/html")),
         Route("/static/{name}", _serve_static),
-        Route("/api/bags", lambda _request: _json(_list(shelf))),
-        Route("/api/bag/{index:int}", lambda r: _json(_describe(shelf, _index(r)))),
-        Route("/api/bag/{index:int}/account", lambda r: _json(_account(shelf, _index(r)))),
-        Route("/api/bag/{index:int}/coords", lambda r: _floats(_centres(shelf.open(_index(r))))),
-        Route("/api/bag/{index:int}/score/{name}", lambda r: _floats(_score(shelf.open(_index(r)), r))),
-        Route("/api/bag/{index:int}/partners/{instance:int}", lambda r: _json(_partners(shelf, r))),
-        Route("/api/bag/{index:int}/instance/{instance:int}", lambda r: _instance_picture(shelf.open(_index(r)), r)),
-        Route("/api/bag/{index:int}/picture/{level:int}/{x:int}/{y:int}", lambda r: _tile(shelf.open(_index(r)), r)),
+        Route("/api/bags", lambda _request: _json(answers.bag_list(shelf))),
+        Route(bag, lambda r: _json(answers.describe(shelf, _index(r), _voice(r)))),
+        Route(f"{bag}/account", lambda r: _json(answers.account(shelf, _index(r), _voice(r)))),
+        Route(f"{bag}/coords", lambda r: _floats(torch.from_numpy(answers.layout(shelf.open(_index(r))).centres))),
+        Route(f"{bag}/score/{{name}}", lambda r: _floats(answers.score(shelf, _index(r), _voice(r), _name(r)))),
+        Route(f"{bag}/group/{{name}}", lambda r: _floats(answers.group_index(shelf.open(_index(r)), _name(r)))),
+        Route(f"{bag}/names", lambda r: _json({"names": list(shelf.open(_index(r)).bag.instance_ids or ())})),
+        Route(
+            f"{bag}/partners/{{instance:int}}",
+            lambda r: _json(answers.instance(shelf, _index(r), _voice(r), r.path_params["instance"])),
+        ),
+        Route(f"{bag}/instance/{{instance:int}}", lambda r: _instance_picture(shelf.open(_index(r)), r)),
+        Route(f"{bag}/picture/{{level:int}}/{{x:int}}/{{y:int}}", lambda r: _tile(shelf.open(_index(r)), r)),
+        Route(f"{bag}/instances.csv", lambda r: _download(shelf, r, instances_csv, "text/csv")),
+        Route(f"{bag}/instances.geojson", lambda r: _download(shelf, r, geojson, "application/geo+json")),
     ]
     handlers: dict[Any, Any] = {DasmilError: _refused, OSError: _refused, 404: _not_found, 405: _not_found}
     return Starlette(routes=routes, middleware=[Middleware(OwnPageOnly, port=port)], exception_handlers=handlers)
@@ -104,6 +111,20 @@ def _not_found(_request: Request, _error: Exception) -> Response:
 
 def _index(request: Request) -> int:
     return request.path_params["index"]
+
+
+def _name(request: Request) -> str:
+    return request.path_params["name"]
+
+
+def _voice(request: Request) -> int | None:
+    """The number of the model that is asked, if the request names one."""
+    text = request.query_params.get("voice")
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 6:
+        raise DasmilError(f"the model is {text!r}, expected its number")
+    return int(text)
 
 
 def _json(content: dict) -> Response:
@@ -125,127 +146,19 @@ def _serve_static(request: Request) -> Response:
     return _static(name, STATIC[name]) if name in STATIC else _not_found(request, KeyError(name))
 
 
-def _list(shelf: Shelf) -> dict:
-    bags = [
-        {
-            "index": index,
-            "id": entry.bag_id,
-            "label": entry.label,
-            "label_name": shelf.class_name(entry.label),
-            "prediction": entry.prediction,
-            "prediction_name": shelf.class_name(entry.prediction),
-            "probability": entry.probability,
-            "split": entry.split,
-            "patient": entry.patient,
-        }
-        for index, entry in enumerate(shelf.entries)
-    ]
-    return {"title": shelf.title, "subtitle": shelf.subtitle, "classes": shelf.classes, "bags": bags}
-
-
-def instance_size(bag: Bag) -> tuple[float, bool]:
-    """Side of an instance in the bag's unit, and whether it is a point (drawn round) rather than a tile."""
-    return layout_of(bag).side, not (bag.metadata.get("tile_um") or bag.features.ndim == 4)
-
-
-def _layout(opened: Opened) -> Layout:
-    return layout_of(opened.bag, None if opened.picture is None else opened.picture.ground)
-
-
-def _centres(opened: Opened) -> torch.Tensor:
-    return torch.from_numpy(_layout(opened).centres)
-
-
-def _frame(opened: Opened) -> dict:
-    """The rectangle of the unit's plane that the picture covers, and pixels per unit."""
-    picture = opened.picture
-    x0, y0, width, height = _layout(opened).field
-    k = GROUND / max(width, height) if picture is None else picture.px_per_unit
-    return {"x0": x0, "y0": y0, "width": width, "height": height, "px_per_unit": k}
-
-
-def _describe(shelf: Shelf, index: int) -> dict:
-    """What is known without computing: where the instances lie, and the learned distance."""
-    opened = shelf.open(index)
-    bag, picture = opened.bag, opened.picture
-    size, is_round = instance_size(bag)
-    extent = (bag.coords.amax(0) - bag.coords.amin(0)).norm().item()
-    curves = shelf.curves(extent)
-    if curves:  # the part of the axis where phi changes, not the whole slide
-        reach = max((c["midpoint"] + 3 * c["width"] for c in curves if math.isfinite(c["width"])), default=extent)
-        curves = shelf.curves(min(extent, max(2 * max(c["midpoint"] for c in curves), reach, 4 * size)) or 1.0)
-    return {
-        "n": len(bag),
-        "unit": bag.unit,
-        "instance_size": size,
-        "round": is_round,
-        "frame": _frame(opened),
-        "picture": picture
-        and {
-            "width": picture.width,
-            "height": picture.height,
-            "tile_size": TILE,
-            **dict(zip(("min_level", "max_level"), _levels(picture))),
-        },
-        "curves": curves,
-        "warnings": list(opened.warnings),
-    }
-
-
-def _account(shelf: Shelf, index: int) -> dict:
-    """The account of the logit and the names of its scores; waits until it is computed."""
-    opened = shelf.open(index)
-    explanation = opened.explanation
-    order = list(TITLES)
-    names = sorted(explanation.scores, key=lambda name: order.index(name) if name in order else len(order))
-    return {
-        "logit": explanation.logit,
-        "probability": opened.probability,
-        "target_name": shelf.class_name(explanation.target),
-        "method": explanation.method,
-        "distance_share": explanation.distance_share,
-        "scores": [
-            {"name": n, "title": title, "hint": hint, "signed": bool((explanation.scores[n] < 0).any())}
-            for n in names
-            for title, hint in [TITLES.get(n, (n, ""))]
-        ],
-        "pairs": [
-            {"i": p.i, "j": p.j, "contribution": p.contribution, "distance": p.distance, "phi": p.phi}
-            for p in both_ways(explanation.pairs)[:SHOWN_PAIRS]
-        ],
-    }
-
-
-def _score(opened: Opened, request: Request) -> torch.Tensor:
-    name = request.path_params["name"]
-    if name not in opened.explanation.scores:
-        raise DasmilError(f"there is no score {name!r} for this bag; it has {', '.join(opened.explanation.scores)}")
-    return opened.explanation.scores[name]
-
-
-def _partners(shelf: Shelf, request: Request) -> dict:
-    index, instance = _index(request), request.path_params["instance"]
-    pairs = shelf.partners(index, instance)
-    opened = shelf.open(index)
-    scores = {} if opened.known is None else opened.known.scores
-    x, y = opened.bag.coords[instance, :2].tolist()
-    return {
-        "index": instance,
-        "x": x,
-        "y": y,
-        "scores": {TITLES.get(name, (name,))[0]: float(values[instance]) for name, values in scores.items()},
-        "partners": [
-            {
-                "index": p.j,
-                "head": p.head,
-                "weight": p.weight,
-                "distance": p.distance,
-                "phi": p.phi,
-                "contribution": p.contribution,
-            }
-            for p in pairs
-        ],
-    }
+def _download(
+    shelf: Shelf, request: Request, lines: Callable[[Bag, Explanation], Iterator[str]], media_type: str
+) -> Response:
+    """All instances with their names and scores as a file to keep."""
+    index = _index(request)
+    opened, explanation = shelf.open(index), shelf.explanation(index, _voice(request))
+    if media_type != "text/csv" and len(opened.bag.metadata.get("slides", ())) > 1:
+        raise DasmilError("this bag joins several slides, whose pixels have no plane in common: take the CSV")
+    body = "".join(lines(opened.bag, explanation))
+    stem = re.sub(r"[^\w.-]+", "_", opened.bag.bag_id, flags=re.ASCII)
+    name = f"{stem}-{request.url.path.rsplit('/', 1)[1]}"
+    headers = HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(body.encode(), media_type=media_type, headers=headers)
 
 
 def _jpeg(pixels: np.ndarray) -> Response:
@@ -256,18 +169,12 @@ def _jpeg(pixels: np.ndarray) -> Response:
     )
 
 
-def _levels(picture: Picture) -> tuple[int, int]:
-    """The coarsest level of the deep-zoom pyramid, which is one tile, and the finest, which is level 0 of the slide."""
-    finest = math.ceil(math.log2(max(picture.width, picture.height, 2)))
-    return min(finest, int(math.log2(TILE))), finest
-
-
 def _tile(opened: Opened, request: Request) -> Response:
     picture = opened.picture
     level, x, y = (request.path_params[k] for k in ("level", "x", "y"))
     if picture is None:
         return _not_found(request, KeyError("picture"))
-    coarsest, finest = _levels(picture)
+    coarsest, finest = levels(picture)
     if not coarsest <= level <= finest:
         return _not_found(request, KeyError("level"))
     step = 2 ** (finest - level)

@@ -1,23 +1,27 @@
-"""What the viewer shows: bags with a model's predictions, loaded and explained when asked for."""
+"""What the viewer shows: bags, and the models that explain them, loaded and computed when asked for."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
-from dasmil.attribution.account import Account, Partner, check_fit
+from dasmil.attribution.deciding import Partner
 from dasmil.attribution.distance import phi_values
 from dasmil.attribution.ground import Ground
-from dasmil.attribution.layers import Stack
+from dasmil.attribution.names import InstanceNames
 from dasmil.errors import DasmilError, InputError
 from dasmil.models.base import MILModel
-from dasmil.train.evaluate import probabilities
 from dasmil.types import Bag, Explanation
+from dasmil.viewer.clusters import cluster
+from dasmil.viewer.explained import Explained
 
 CACHED_BAGS = 4
 SMALL_PICTURE = 2048  # px, longer side
@@ -50,8 +54,23 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Voice:
+    """One trained model that can explain bags; title: which one ("seed 0", "fold 2, seed 1").
+
+    kept: the folder in which accounts of large bags are kept, or None.
+    """
+
+    title: str
+    load: Callable[[], MILModel]
+    kept: Path | None = None
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One bag of the list; `load` reads it, `picture` finds its picture (None: a plain ground)."""
+    """One bag of the list; `load` reads it, `picture` finds its picture (None: a plain ground).
+
+    voice: the number of the model that explains it first; sets: what the bag was to each model (train, test, ...).
+    """
 
     bag_id: str
     load: Callable[[], Bag]
@@ -62,65 +81,59 @@ class Entry:
     split: str | None = None
     patient: str | None = None
     warning: str | None = None
+    voice: int = 0
+    sets: Mapping[int, str] = field(default_factory=dict)
 
 
 class Opened:
-    """A bag with its picture; the account of its logit is made when first asked for, and kept."""
+    """A bag with its picture and its accounts, one for each model that was asked."""
 
-    def __init__(self, model: MILModel, bag: Bag, picture: Picture | None, warnings: tuple[str, ...]) -> None:
-        check_fit(model, bag)
+    def __init__(self, bag: Bag, picture: Picture | None, warnings: tuple[str, ...]) -> None:
         self.bag, self.picture, self.warnings = bag, picture, warnings
-        self._model = model
-        self._lock = threading.Lock()
-        self._explaining = threading.Lock()
-        self._account: Account | None = None
-        self._explanation: Explanation | None = None
+        self.names = InstanceNames(bag)
+        self.accounts: dict[int, Explained] = {}
 
-    @property
-    def account(self) -> Account:
-        """Answers what a single instance looks at: quick, also while the explanation is being computed."""
-        with self._lock:
-            if self._account is None:
-                self._account = Account(self._model, self.bag)
-            return self._account
-
-    @property
-    def explanation(self) -> Explanation:
-        """Waits for the whole account: as long as one forward pass."""
-        account = self.account
-        with self._explaining:  # one computation; the others find it done
-            if self._explanation is None:
-                self._explanation = account.explain()
-            return self._explanation
-
-    @property
-    def probability(self) -> float:
-        """Of the class whose logit is explained: among all classes of the model."""
-        explanation, classes = self.explanation, self._model.n_classes
-        if classes == 2:
-            return float(probabilities(np.array(explanation.logit), classes))
-        return float(probabilities(self.account.logits().double().cpu().numpy(), classes)[explanation.target])
-
-    @property
-    def known(self) -> Explanation | None:
-        """The explanation, if it has been computed already."""
-        return self._explanation
+    @cached_property
+    def clusters(self) -> Tensor:
+        """The cluster of every instance by its features."""
+        return cluster(self.bag.features)
 
 
 class Shelf:
-    """The bags of a run and the model that explains them; opened bags are kept, the oldest is dropped."""
+    """The bags of a run and the models that explain them; opened bags are kept, the oldest is dropped."""
 
     def __init__(
-        self, title: str, subtitle: str, model: MILModel, entries: list[Entry], classes: tuple[str, ...] | None = None
+        self,
+        title: str,
+        subtitle: str,
+        voices: MILModel | Sequence[Voice],
+        entries: list[Entry],
+        classes: tuple[str, ...] | None = None,
     ) -> None:
         self.title = title
         self.subtitle = subtitle
-        self.model = model.eval()
+        self.voices = [Voice("", lambda: voices)] if isinstance(voices, MILModel) else list(voices)
         self.entries = entries
-        numbers = tuple(str(c) for c in range(model.n_classes))
-        self.classes = classes or (("negative", "positive") if model.n_classes == 2 else numbers)
+        self._models: dict[int, MILModel] = {}
         self._opened: OrderedDict[int, Opened] = OrderedDict()
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
+        n_classes = self.model.n_classes
+        numbers = tuple(str(c) for c in range(n_classes))
+        self.classes = classes or (("negative", "positive") if n_classes == 2 else numbers)
+
+    @property
+    def model(self) -> MILModel:
+        """The first of the models."""
+        return self.model_of(0)
+
+    def model_of(self, voice: int) -> MILModel:
+        if not 0 <= voice < len(self.voices):
+            raise InputError(f"there is no model number {voice}; there are {len(self.voices)}")
+        with self._loading:
+            if voice not in self._models:
+                self._models[voice] = self.voices[voice].load().eval()
+            return self._models[voice]
 
     def class_name(self, label: int | None) -> str | None:
         if label is None:
@@ -150,21 +163,34 @@ class Shelf:
             picture = entry.picture(bag)
         except DasmilError as error:  # the map is still worth showing; the page says what is missing
             warnings.append(f"Shown without its slide: {error}")
-        return Opened(self.model, bag, picture, tuple(warnings))
+        return Opened(bag, picture, tuple(warnings))
 
-    def partners(self, index: int, instance: int) -> list[Partner]:
-        """What an instance attends to; nothing for models without attention between instances."""
+    def explained(self, index: int, voice: int | None = None) -> Explained:
+        """The account of a bag by one of the models, by default the one that the entry names."""
         opened = self.open(index)
-        if not 0 <= instance < len(opened.bag):
-            raise InputError(f"there is no instance number {instance}; the bag has {len(opened.bag)}")
-        if not isinstance(opened.account.structure, Stack):
-            return []
-        return opened.account.partners(instance, top=20)
+        chosen = self.entry(index).voice if voice is None else voice
+        model = self.model_of(chosen)
+        with self._lock:
+            if chosen not in opened.accounts:
+                opened.accounts[chosen] = Explained(model, opened.bag, self.voices[chosen].kept)
+            return opened.accounts[chosen]
 
-    def curves(self, furthest: float) -> list[dict]:
+    def explanation(self, index: int, voice: int | None = None) -> Explanation:
+        """Waits for the whole account of a bag."""
+        return self.explained(index, voice).explanation
+
+    def partners(self, index: int, instance: int, voice: int | None = None) -> list[Partner]:
+        """What an instance attends to; nothing for models without attention between instances."""
+        n = len(self.open(index).bag)
+        if not 0 <= instance < n:
+            raise InputError(f"there is no instance number {instance}; the bag has {n}")
+        return self.explained(index, voice).partners(instance)
+
+    def curves(self, furthest: float, voice: int = 0) -> list[dict]:
         """phi over distances from 0 to `furthest` (in the model's unit), one row a head."""
+        model = self.model_of(voice)
         distance = np.linspace(0, furthest, 121)
-        kind = str(self.model.config.get("phi", "sigmoid"))
+        kind = str(model.config.get("phi", "sigmoid"))
         return [
             {
                 "layer": row["layer"],
@@ -172,7 +198,7 @@ class Shelf:
                 "midpoint": row["midpoint"],
                 "width": row["width"],
                 "distance": distance.tolist(),
-                "phi": phi_values(row, self.model.distance_scale, kind, distance).tolist(),
+                "phi": phi_values(row, model.distance_scale, kind, distance).tolist(),
             }
-            for row in self.model.learned_distances()
+            for row in model.learned_distances()
         ]

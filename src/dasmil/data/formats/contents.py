@@ -47,6 +47,7 @@ class FeatureFile:
     left_out: int = 0
     optional: dict[str, np.ndarray] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    instance_ids: tuple[str, ...] | None = None
 
     @property
     def rule(self) -> str:

@@ -160,6 +160,7 @@ def _read_own(path: Path) -> FeatureFile:
         placed=OWN_RULE,
         optional=optional,
         metadata=dict(bag.metadata),
+        instance_ids=bag.instance_ids,
     )
 
 

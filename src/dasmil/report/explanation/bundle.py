@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dasmil.attribution.contributions import both_ways
 from dasmil.attribution.export import summary, write_geojson, write_instances, write_json, write_pairs
 from dasmil.attribution.ground import Ground, layout_of
+from dasmil.attribution.verdict import pair_verdict
 from dasmil.models.base import MILModel
 from dasmil.report.explanation.heatmap import map_figure, tiles_figure
 from dasmil.report.explanation.page import write_page
@@ -35,14 +35,14 @@ def write_bundle(
     layout = layout_of(bag, ground)
     values = explanation.scores[score].double().cpu().numpy()
     files = [folder / f"map-{score}.png", folder / "instances.csv", folder / "explanation.json"]
-    joined = both_ways(explanation.pairs)[:JOINED_PAIRS]
+    joined = pair_verdict(explanation).pairs[:JOINED_PAIRS]
     picture = map_figure(layout, values, score, ground, mark=joined)
     save_png(picture, files[0])
     write_instances(files[1], bag, explanation)
     write_json(files[2], summary(explanation))
     if explanation.pairs:
         files.append(folder / "pairs.csv")
-        write_pairs(files[-1], explanation)
+        write_pairs(files[-1], bag, explanation)
     tiles = None
     if ground is not None and len(bag) >= 2:
         tiles = tiles_figure(layout, values, score, ground)

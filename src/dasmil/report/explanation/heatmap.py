@@ -12,37 +12,25 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from dasmil.attribution.ground import UNIT_SYMBOL, Ground, Layout
-from dasmil.report.style import ACCENT, DENSITY, FAINT, FONT, INK, LINE, ORANGE, SIGNED, look
+from dasmil.attribution.scale import ColourScale, colour_scale
+from dasmil.report.style import (
+    ACCENT,
+    DENSITY,
+    FAINT,
+    FONT,
+    INK,
+    LINE,
+    ORANGE,
+    OVER_PICTURE,
+    SIGNED,
+    look,
+    palette,
+    tints,
+)
 from dasmil.types import Pair
+from dasmil.vocabulary import score as words
 
 PLAIN = 238  # grey of the ground where there is no picture
-PERCENTILE = 99.5
-
-SCORE_LABELS = {
-    "contribution": "contribution to the logit",
-    "distance": "contribution that came from distance",
-    "taken": "what the deciding rows took",
-    "support": "support for the class",
-    "pairs": "share in the deciding pairs",
-    "attention": "attention received (mean over rows)",
-    "winner-attention": "attention from the winning rows (mean)",
-}
-
-
-def is_signed(name: str) -> bool:
-    """Whether a score has a meaningful zero with both signs."""
-    return name in ("contribution", "taken", "distance")
-
-
-def limits(values: np.ndarray, signed: bool) -> tuple[float, float, str]:
-    """The ends of the colour scale and how they were chosen: symmetric where signed, clipped for large bags."""
-    finite = np.abs(values) if signed else values
-    clipped = len(values) >= 200
-    top = float(np.percentile(finite, PERCENTILE)) if clipped else float(finite.max(initial=0.0))
-    if top <= 0:
-        top, clipped = float(finite.max(initial=0.0)) or 1.0, False
-    note = f"clipped at the {PERCENTILE:g}th percentile" if clipped else ""
-    return (-top if signed else 0.0), top, note
 
 
 def paint(layout: Layout, values: np.ndarray, per_px: float) -> np.ndarray:
@@ -62,30 +50,27 @@ def paint(layout: Layout, values: np.ndarray, per_px: float) -> np.ndarray:
         return np.where(count > 0, total / count, np.nan)
 
 
-def compose(raster: np.ndarray, ground: np.ndarray | None, signed: bool, low: float, high: float) -> np.ndarray:
-    """Colours over the (grey) picture, uint8 [h, w, 3].
+def compose(raster: np.ndarray, ground: np.ndarray | None, scale: ColourScale) -> np.ndarray:
+    """Colours over the picture, uint8 [h, w, 3], as opaque as the score is strong: where it is zero, the picture stays.
 
-    Signed scores tint the picture (white at zero leaves it as it is); others cover three quarters of it.
+    Without a picture the colours are those of the colour bar.
     """
     shown = np.isfinite(raster)
+    place = np.rint(scale.place(raster[shown]) * 255).astype(int)
     if ground is None:
-        grey = np.full(raster.shape, PLAIN, np.float32)
-    else:
-        grey = ground.mean(-1, dtype=np.float32)
-    out = np.repeat(np.rint(grey).astype(np.uint8)[..., None], 3, axis=2)
-    scaled = np.clip((raster[shown] - low) / (high - low), 0, 1)
-    colour = (SIGNED if signed else DENSITY)(scaled)[:, :3].astype(np.float32) * 255
-    if ground is not None:
-        under = grey[shown, None]
-        colour = colour * (0.45 + 0.55 * under / 255) if signed else 0.75 * colour + 0.25 * under
-    out[shown] = np.rint(colour)
+        out = np.full((*raster.shape, 3), PLAIN, np.uint8)
+        out[shown] = palette(scale.signed)[place]
+        return out
+    out = ground.copy()
+    cover = OVER_PICTURE * scale.strength(raster[shown])[:, None]
+    out[shown] = np.rint((1 - cover) * ground[shown] + cover * tints(scale.signed)[place])
     return out
 
 
 def map_image(
-    layout: Layout, values: np.ndarray, signed: bool, ground: Ground | None = None, largest_px: int = 1200
+    layout: Layout, values: np.ndarray, name: str, ground: Ground | None = None, largest_px: int = 1200
 ) -> np.ndarray:
-    """The map without axes, uint8 [h, w, 3]; its longer side has at most `largest_px` pixels."""
+    """The map of the score `name` without axes, uint8 [h, w, 3]; its longer side has at most `largest_px` pixels."""
     per_px = max(layout.field[2:]) / largest_px
     raster = paint(layout, values, per_px)
     under = None
@@ -93,7 +78,7 @@ def map_image(
         under = np.full((*raster.shape, 3), 255, np.uint8)
         picture = ground.thumbnail(per_px)[: raster.shape[0], : raster.shape[1]]
         under[: picture.shape[0], : picture.shape[1]] = picture
-    return compose(raster, under, signed, *limits(values, signed)[:2])
+    return compose(raster, under, colour_scale(name, values))
 
 
 def nice_length(longest: float) -> float:
@@ -112,11 +97,10 @@ def map_figure(
     width: float = 640,
 ) -> Figure:
     """A map with scale bar and colour bar; mark: pairs to join, strongest first, with their distances."""
-    signed = is_signed(name)
-    low, high, note = limits(values, signed)
+    scale = colour_scale(name, values)
     left, top, w, h = layout.field
     unit = UNIT_SYMBOL[layout.unit]
-    picture = map_image(layout, values, signed, ground)
+    picture = map_image(layout, values, name, ground)
     with look():
         # Room for the colour bar on the right and the scale bar below.
         height = min(max(width * 0.82 * h / w, 160), 900)
@@ -137,11 +121,13 @@ def map_figure(
         axis.annotate(f"{length:g} {unit}", (left + length, -0.02), xycoords=transform, xytext=(6, 0),
                       textcoords="offset points", va="center", fontsize=FONT, annotation_clip=False)  # fmt: skip
         bar = figure.colorbar(
-            ScalarMappable(Normalize(low, high), SIGNED if signed else DENSITY), ax=axis, shrink=0.8, pad=0.02
+            ScalarMappable(Normalize(scale.low, scale.high), SIGNED if scale.signed else DENSITY),
+            ax=axis,
+            shrink=0.8,
+            pad=0.02,
         )
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-        label = SCORE_LABELS.get(name, name)
-        bar.set_label(f"{label}\n{note}" if note else label)
+        bar.set_label("\n".join(filter(None, [words(name).label, scale.note])))
         bar.ax.tick_params(color=FAINT)
     return figure
 
@@ -174,15 +160,13 @@ def tiles_figure(
         parts = figure.subfigures(2, 1, squeeze=False)
         assert isinstance(parts, np.ndarray)
         for part, (title, chosen) in zip(parts.flat, rows, strict=True):
-            part.suptitle(
-                f"{title} {SCORE_LABELS.get(name, name)}", x=0.01, ha="left", fontsize=FONT - 1, fontweight="bold"
-            )
+            part.suptitle(f"{title} {words(name).label}", x=0.01, ha="left", fontsize=FONT - 1, fontweight="bold")
             for axis, index in zip(part.subplots(1, count, squeeze=False)[0], chosen, strict=True):
                 x, y = layout.centres[index] - layout.side / 2
                 axis.imshow(ground.tile(float(x), float(y), layout.side, side_px))
                 axis.set(xticks=[], yticks=[])
-                colour = (ORANGE if values[index] > 0 else ACCENT) if is_signed(name) else INK
+                colour = (ORANGE if values[index] > 0 else ACCENT) if words(name).signed else INK
                 axis.spines[:].set(visible=True, color=colour, linewidth=2)
-                number = f"{values[index]:+.3g}" if is_signed(name) else f"{values[index]:.3g}"
+                number = f"{values[index]:+.3g}" if words(name).signed else f"{values[index]:.3g}"
                 axis.set_xlabel(f"{index}: {number}", fontsize=FONT - 2)
     return figure

@@ -14,14 +14,17 @@ from matplotlib.figure import Figure
 from dasmil import __version__
 from dasmil.attribution.export import written
 from dasmil.attribution.ground import UNIT_SYMBOL
+from dasmil.attribution.groups import MANY
+from dasmil.attribution.names import InstanceNames
+from dasmil.attribution.verdict import pair_verdict
 from dasmil.models.base import MILModel
-from dasmil.report.explanation.heatmap import SCORE_LABELS, is_signed
 from dasmil.report.explanation.phi import phi_figure
 from dasmil.report.style import css_variables, to_svg
 from dasmil.report.words import class_name
-from dasmil.types import Bag, Explanation
+from dasmil.types import Bag, Explanation, PairSum
+from dasmil.vocabulary import score as words
 
-SHOWN_PAIRS, SHOWN_INSTANCES = 15, 10
+SHOWN_PAIRS, SHOWN_INSTANCES, SHOWN_SUMS = 15, 10, 8
 
 
 def write_page(
@@ -59,6 +62,7 @@ def write_page(
             "The learned function phi of distance, with the distances of the strongest pairs",
         )
     columns, pairs = _pairs(bag, explanation)
+    verdict = pair_verdict(explanation)
     instance_columns, instances = _instances(bag, explanation, score)
     text = environment.get_template("page.html").render(
         bag_id=bag.bag_id,
@@ -67,11 +71,13 @@ def write_page(
         result=_result(model, explanation),
         result_note=_result_note(model, explanation, classes),
         sum_line=_sum_line(explanation),
-        map=to_svg(picture, f"Map of {SCORE_LABELS.get(score, score)}"),
+        map=to_svg(picture, f"Map of {words(score).label}"),
         map_note=_map_note(score, lines, pictured),
         tiles=None if tiles is None else to_svg(tiles, "Instances with the highest and lowest score"),
         pair_columns=columns,
         pairs=pairs,
+        verdict=verdict.text,
+        sums=[] if verdict.decided and len(bag) < MANY else _sums(verdict.sums),
         phi=phi,
         pairs_note=(
             "Row i of the attention won the maximum of at least one feature (or was averaged); the contribution is "
@@ -129,8 +135,8 @@ def _sum_line(explanation: Explanation) -> str:
 
 
 def _map_note(score: str, lines: bool, pictured: bool) -> str:
-    note = f"Colour: {SCORE_LABELS.get(score, score)}"
-    note += ", blue against and orange for the class." if is_signed(score) else "."
+    note = f"Colour: {words(score).label}"
+    note += ", blue against and orange for the class." if words(score).signed else "."
     if lines:
         note += " Lines join the three strongest pairs, wide for strong ones."
     return note + ("" if pictured else " No slide was given: tiles on a plain ground.")
@@ -149,8 +155,21 @@ def _method_note(explanation: Explanation) -> str:
     )
 
 
-def _name(bag: Bag, index: int) -> str:
-    return str(index) if bag.instance_labels is None else f"{index} [{int(bag.instance_labels[index])}]"
+def _sums(sums: Sequence[tuple[str, Sequence[PairSum]]]) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Titles with rows of (what, sum, side); the strongest of kinds and places, all distances in their order."""
+    found = []
+    for title, parts in sums:
+        rows = [
+            (" with ".join(dict.fromkeys(part.between)) + (" among themselves" if _same(part) else ""),
+             f"{part.contribution:+.4f}", _signed_class(part.contribution))
+            for part in (parts if len(parts[0].between) == 1 else parts[:SHOWN_SUMS])
+        ]  # fmt: skip
+        found.append((title, rows))
+    return found
+
+
+def _same(part: PairSum) -> bool:
+    return len(part.between) == 2 and part.between[0] == part.between[1]
 
 
 def _signed_class(value: float) -> str:
@@ -159,13 +178,14 @@ def _signed_class(value: float) -> str:
 
 def _pairs(bag: Bag, explanation: Explanation) -> tuple[list[tuple[str, str]], list[list[tuple[str, str]]]]:
     unit = UNIT_SYMBOL[explanation.unit]
+    names = InstanceNames(bag)
     heads = any(p.head for p in explanation.pairs)
     columns = [("instance i", ""), ("looks at j", "")]
     columns += [("head", "")] if heads else []
     columns += [("contribution", ""), ("from distance", ""), ("attention", ""), (f"distance, {unit}", ""), ("φ", "")]
     rows = []
     for p in explanation.pairs[:SHOWN_PAIRS]:
-        row = [(_name(bag, p.i), ""), (_name(bag, p.j), "")]
+        row = [(names.label(p.i), ""), (names.label(p.j), "")]
         row += [(str(p.head), "")] if heads else []
         row += [(f"{p.contribution:+.4f}", _signed_class(p.contribution)), (f"{p.distance_part:+.4f}", "")]
         row += [(f"{p.weight:.3f}", ""), ("other section" if p.distance is None else f"{p.distance:,.1f}", "")]
@@ -175,13 +195,22 @@ def _pairs(bag: Bag, explanation: Explanation) -> tuple[list[tuple[str, str]], l
 
 
 def _instances(bag: Bag, explanation: Explanation, score: str) -> tuple[list[str], list[list[str]]]:
-    columns = ["instance", f"x, {UNIT_SYMBOL[bag.unit]}", f"y, {UNIT_SYMBOL[bag.unit]}", *explanation.scores]
+    names = InstanceNames(bag)
+    section = [] if bag.section is None else ["section"]
+    columns = [
+        "instance",
+        *section,
+        f"x, {UNIT_SYMBOL[bag.unit]}",
+        f"y, {UNIT_SYMBOL[bag.unit]}",
+        *(words(name).title for name in explanation.scores),
+    ]
     values = explanation.scores[score].double().cpu().numpy()
     order = np.argsort(-np.abs(values), kind="stable")[:SHOWN_INSTANCES]
     scores = {name: column.double().cpu().numpy() for name, column in explanation.scores.items()}
     rows = []
     for k in order.tolist():
         x, y = bag.coords[k, :2].tolist()
-        numbers = [f"{c[k]:+.4f}" if is_signed(name) else f"{c[k]:.4f}" for name, c in scores.items()]
-        rows.append([_name(bag, k), f"{x:,.0f}", f"{y:,.0f}", *numbers])
+        numbers = [f"{c[k]:+.4f}" if words(name).signed else f"{c[k]:.4f}" for name, c in scores.items()]
+        where = [names.section_of(k) or ""] if section else []
+        rows.append([names.label(k), *where, f"{x:,.0f}", f"{y:,.0f}", *numbers])
     return columns, rows

@@ -1,35 +1,19 @@
 // The viewer: one bag at a time on a deep-zoom picture, with its instances drawn over it. State lives in the URL fragment.
 
-import { drawBar, levels, makeScale, strongest } from "./colour.js";
+import { readState, saveState as writeState } from "./address.js";
+import { about, fetchFloats, fetchJson } from "./api.js";
+import { drawBar, groupPalette, levels, makeScale, strongest } from "./colour.js";
+import { SecondView } from "./compare.js";
 import { count, decimals, element, length, niceLength, number, plus, short } from "./format.js";
+import { smoothMap } from "./heatmap.js";
 import { Overlay } from "./overlay.js";
 import { BagList, showBag, showTile } from "./panel.js";
+import { exportView } from "./save.js";
+import { get, readTheme, say, state, theme } from "./state.js";
+import { drawAdded, measure, readAnnotations, toggleRuler } from "./tools.js";
 
-const get = (id) => document.getElementById(id);
 const UNKNOWN = [150, 150, 150];
-const OVER_PICTURE = 65, OVER_NOTHING = 100; // opacity in percent, unless one is chosen: colours are those of the legend where nothing is to show through
-const state = { run: null, bag: null, entry: null, score: null, selected: -1, instance: null, list: null, request: 0, preferred: null, opacity: null };
-
-async function fetchJson(path) {
-  const response = await fetch(path);
-  const body = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
-  if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
-  return body;
-}
-
-async function fetchFloats(path) {
-  const response = await fetch(path);
-  if (!response.ok) throw new Error((await response.json()).error);
-  return new Float32Array(await response.arrayBuffer());
-}
-
-function say(text, isError = false) {
-  get("message").hidden = !text;
-  get("message").textContent = text ?? "";
-  get("message").classList.toggle("error", isError);
-  get("message").classList.remove("busy");
-}
-
+const OVER_NOTHING = 100; // opacity in percent, unless one is chosen: colours are those of the legend where nothing is to show through
 /** What the controls, which may need two lines, and the strip leave of the stage. */
 const margins = () => ({ top: get("controls").offsetHeight + 4, bottom: 100, left: 8, right: 8 });
 
@@ -47,15 +31,16 @@ function project() {
 }
 
 const overlay = new Overlay(get("overlay"), project);
-
-const theme = {};
-function readTheme() {
-  const style = getComputedStyle(document.documentElement);
-  for (const name of ["ground", "ink", "accent", "canvas", "quiet"]) theme[name] = style.getPropertyValue(`--${name}`).trim();
-}
+const second = new SecondView(viewer, margins, () => redraw(), (i) => selectInstance(i, false));
+const saveState = () => writeState(viewer);
 
 function redraw() {
-  overlay.draw({ opacity: get("opacity").value / 100, selected: state.selected, lines: get("lines").checked ? joined() : [], theme });
+  const opacity = get("opacity").value / 100, wanted = get("lines").checked;
+  overlay.draw({ opacity, selected: state.selected, lines: wanted ? joined() : [], theme, above: drawAdded(project) });
+  if (second.open) {
+    const lines = wanted && state.selected < 0 ? decided(second.account.pairs) : [];
+    second.overlay.draw({ opacity, selected: state.selected, lines, theme, above: drawAdded(() => second.project()) });
+  }
   drawScaleBar();
 }
 
@@ -68,8 +53,10 @@ function joined() {
     const others = instance.partners.filter((p) => p.index !== selected);
     return others.slice(0, 8).filter((p) => p.weight >= 0.1 * others[0].weight).map((p) => ({ i: selected, j: p.index, weight: p.weight, text: text(p.distance) }));
   }
-  return selected < 0 ? (bag.pairs ?? []).slice(0, 3).map((p) => ({ i: p.i, j: p.j, weight: Math.abs(p.contribution), text: text(p.distance) })) : [];
+  return selected < 0 ? decided(bag.pairs ?? []) : [];
 }
+
+const decided = (pairs) => pairs.slice(0, 3).map((p) => ({ i: p.i, j: p.j, weight: Math.abs(p.contribution), text: length(p.distance, state.bag.unit) }));
 
 function drawScaleBar() {
   if (!state.bag || !viewer.world.getItemCount()) return;
@@ -99,11 +86,16 @@ async function openBag(index, keep = {}) {
   const entry = state.run.bags[index];
   if (!entry) { say("There is no such bag.", true); return; }
   state.entry = entry;
-  state.bag = state.score = state.instance = null;
+  state.bag = state.score = state.instance = state.names = state.ruler = null;
   state.selected = -1;
+  state.shapes = [];
+  get("annotations").value = get("ruler-value").textContent = "";
+  fillVoices();
   state.list.select(index);
   overlay.setBag(null);
   viewer.close();
+  if (second.open) second.close();
+  for (const id of ["first-caption", "second-caption"]) get(id).hidden = true;
   get("strip").replaceChildren();
   get("legend").hidden = get("scalebar").hidden = true;
   showTile(null, null);
@@ -111,7 +103,7 @@ async function openBag(index, keep = {}) {
   say("Opening …");
   let clock = 0;
   try {
-    const [bag, coords] = await Promise.all([fetchJson(`api/bag/${index}`), fetchFloats(`api/bag/${index}/coords`)]);
+    const [bag, coords] = await Promise.all([fetchJson(about(index, "", state.voice)), fetchFloats(about(index, "coords"))]);
     if (request !== state.request) return;
     await place(index, bag, coords);
     if (request !== state.request) return;
@@ -121,13 +113,16 @@ async function openBag(index, keep = {}) {
     redraw();
     document.body.dataset.placed = String(index);
     clock = waitAloud(`Computing what ${count(bag.n)} instances contributed`, request);
-    Object.assign(bag, await fetchJson(`api/bag/${index}/account`));
+    const warnings = bag.warnings;
+    Object.assign(bag, await fetchJson(about(index, "account", state.voice)));
+    bag.warnings = [...warnings, ...bag.warnings];
     if (request !== state.request) return;
     showBag(entry, bag);
-    get("score").replaceChildren(...bag.scores.map((s) => element("option", { value: s.name }, s.title)));
-    get("score").value = bag.scores.some((s) => s.name === keep.score) ? keep.score : bag.scores[0].name;
+    offer(bag, keep.score);
+    await showBeside();
     await showScore();
     if (request !== state.request) return;
+    if (bag.has_ids) fetchJson(about(index, "names")).then((reply) => { if (state.bag === bag) state.names = reply.names; }, () => {});
     say(null);
     const chosen = keep.tile >= 0 && keep.tile < bag.n ? keep.tile : state.selected; // a tile may be clicked while waiting
     await selectInstance(chosen, false);
@@ -137,6 +132,47 @@ async function openBag(index, keep = {}) {
   } finally {
     clearInterval(clock);
   }
+}
+
+/** What the bag can be coloured by: scores, kinds, clusters; and what can be saved. */
+function offer(bag, preferred) {
+  const option = (value, title) => element("option", { value }, title);
+  get("score").replaceChildren(element("optgroup", { label: "Scores" }, ...bag.scores.map((s) => option(s.name, s.title))),
+    element("optgroup", { label: "Groups" }, ...bag.groups.map((g) => option(`group:${g.name}`, g.title))));
+  get("score").value = [...get("score").options].some((o) => o.value === preferred) ? preferred : bag.scores[0].name;
+  get("csv").href = about(bag.index, "instances.csv", state.voice);
+  get("geojson").href = about(bag.index, "instances.geojson", state.voice);
+  get("geojson").hidden = bag.level0_per_unit === null;
+}
+
+/** The models that can speak for this bag, with what it was to each. */
+function fillVoices() {
+  const { voices } = state.run;
+  for (const label of document.querySelectorAll(".models")) label.hidden = voices.length < 2;
+  const used = (k) => state.entry.sets[k] ?? (k === state.entry.voice ? state.entry.split : null);
+  const titles = voices.map((title, k) => title + (used(k) ? ` (${used(k)})` : ""));
+  const options = titles.map((title, k) => element("option", { value: k }, title));
+  get("voice").replaceChildren(...options);
+  get("voice").value = String(state.voice ?? state.entry.voice);
+  get("beside").replaceChildren(element("option", { value: "" }, "nothing"), ...titles.map((title, k) => element("option", { value: k }, title)));
+  get("beside").value = state.beside === null ? "" : String(state.beside);
+}
+
+/** The second picture, by the model that was chosen to stand beside. */
+async function showBeside() {
+  const { bag, beside } = state;
+  if (beside === null) {
+    if (second.open) second.close();
+  } else {
+    await second.show(bag, beside, tileSource(bag), overlay.bag);
+  }
+  for (const id of ["first-caption", "second-caption"]) {
+    get(id).hidden = beside === null;
+    get(id).style.top = `${get("controls").offsetHeight + 4}px`;
+  }
+  if (beside === null) return;
+  get("first-caption").textContent = `${bag.origin || state.run.voices[state.voice ?? state.entry.voice]}: probability of ${bag.target_name} ${number(bag.probability, 2)}, logit ${plus(bag.logit)}`;
+  get("second-caption").textContent = second.caption(state.run.voices[beside]);
 }
 
 /** The picture and the places of the instances, grey until their scores are known. */
@@ -155,7 +191,7 @@ async function place(index, bag, coords) {
     viewer.open(tileSource(bag));
   });
   state.bag = bag;
-  get("opacity").value = state.opacity ?? (bag.picture ? OVER_PICTURE : OVER_NOTHING);
+  get("opacity").value = state.opacity ?? (bag.picture ? 100 * state.run.colours.over_picture : OVER_NOTHING);
   overlay.setBag({ x, y, side: bag.instance_size * bag.frame.px_per_unit, round: bag.round, width: bag.frame.width * bag.frame.px_per_unit, height: bag.frame.height * bag.frame.px_per_unit });
   overlay.setColours(new Int16Array(bag.n), [UNKNOWN]);
 }
@@ -173,48 +209,93 @@ function waitAloud(text, request) {
 
 async function showScore() {
   const { bag } = state;
-  const info = bag.scores.find((s) => s.name === get("score").value);
-  const values = await fetchFloats(`api/bag/${bag.index}/score/${encodeURIComponent(info.name)}`);
+  const chosen = get("score").value;
+  const group = bag.groups.find((g) => `group:${g.name}` === chosen);
+  if (group) await showGroup(bag, group);
+  else await showNumbers(bag, bag.scores.find((s) => s.name === chosen));
   if (bag !== state.bag) return;
-  const scale = makeScale(values, info.signed);
-  state.score = { info, values, scale, top: strongest(values, scale, 24) };
   get("legend").hidden = false;
+  state.preferred = chosen;
+  document.body.dataset.shown = chosen;
+}
+
+async function showNumbers(bag, own) {
+  const values = await fetchFloats(about(bag.index, `score/${encodeURIComponent(own.name)}`, state.voice));
+  const colours = state.run.colours[own.signed ? "signed" : "plain"];
+  const info = (second.open && await second.colour(bag, own, values, colours, get("threshold").value / 100, Boolean(bag.picture))) || own;
+  if (bag !== state.bag) return;
+  const scale = makeScale(values, info, colours, Boolean(bag.picture));
+  state.score = { info, values, scale, top: strongest(values, scale, 24) };
+  get("bar").hidden = get("bar-labels").hidden = false;
+  get("groups").replaceChildren();
   drawBar(get("bar"), scale);
-  const labels = get("bar-labels").children;
-  labels[0].textContent = info.signed ? plus(scale.low) : short(scale.low);
-  labels[1].textContent = info.signed ? "0" : "";
-  labels[2].textContent = info.signed ? plus(scale.high) : short(scale.high);
-  get("bar-title").textContent = `${info.title}: ${info.hint || "score of the model"}${values.length > 100 ? "; clipped at the 99th percentile" : ""}`;
   paint();
   fillStrip();
-  state.preferred = info.name;
-  document.body.dataset.shown = info.name;
+}
+
+/** The ends of the colour bar, and what it shows. */
+function labelBar(info, high, smooth) {
+  const ends = info.signed ? [plus(-high), "0", plus(high)] : ["0", "", short(high)];
+  ends.forEach((text, k) => { get("bar-labels").children[k].textContent = text; });
+  const notes = [`${info.title}: ${info.hint}`, smooth ? "mean of neighbours" : info.note, second.open && !smooth ? "one scale for both" : ""];
+  get("bar-title").textContent = notes.filter(Boolean).join("; ");
+}
+
+/** Colours by kind, section or cluster: a colour each, and a legend with their names. */
+async function showGroup(bag, group) {
+  const values = await fetchFloats(about(bag.index, `group/${encodeURIComponent(group.name)}`));
+  if (bag !== state.bag) return;
+  const palette = groupPalette(group.names.length);
+  const counts = new Int32Array(group.names.length);
+  for (const v of values) counts[v]++;
+  state.score = { info: { ...group, signed: false, group: true }, values, scale: { palette, level: (v) => v, rgb: (v) => palette[v] }, top: [] };
+  get("bar").hidden = get("bar-labels").hidden = true;
+  get("groups").replaceChildren(...group.names.map((name, k) => {
+    const swatch = element("i");
+    swatch.style.background = `rgb(${palette[k]})`;
+    return element("li", {}, swatch, `${name} `, element("span", {}, count(counts[k])));
+  }));
+  get("bar-title").textContent = group.title;
+  if (second.open) second.overlay.setColours(Int16Array.from(values), palette);
+  paint();
+  get("strip").replaceChildren();
 }
 
 function paint() {
   const cut = get("threshold").value / 100;
   get("threshold-value").textContent = `${get("threshold").value} %`;
   if (!state.score) return;
-  const { values, scale } = state.score;
-  overlay.setColours(levels(values, scale, cut), scale.palette);
+  const { values, scale, info } = state.score;
+  const level = info.group ? Int16Array.from(values) : levels(values, scale, cut);
+  const smooth = get("smooth").checked && !info.group ? smoothMap(overlay.bag, values, level, scale) : null;
+  overlay.setColours(level, scale.palette, smooth?.canvas);
+  if (!info.group) labelBar(info, smooth ? smooth.high : scale.high, smooth);
+  if (second.open && !info.group && second.values) {
+    const theirs = levels(second.values, { ...scale, sorted: scale.sorted }, cut);
+    second.overlay.setColours(theirs, scale.palette, get("smooth").checked ? smoothMap(overlay.bag, second.values, theirs, scale).canvas : null);
+  }
   redraw();
 }
+
+/** What an instance is called: its own id where it has one, else its number. */
+const nameOf = (i) => state.names?.[i] ?? `#${i}`;
 
 function fillStrip() {
   const { bag, score } = state;
   const digits = decimals(Math.max(...score.top.map((i) => Math.abs(score.values[i]))));
   get("strip").replaceChildren(...score.top.map((i) => {
     const colour = `rgb(${score.scale.rgb(score.values[i])})`;
-    const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${i}`, alt: "", loading: "lazy" }) : element("i");
+    const face = bag.picture ? element("img", { src: about(bag.index, `instance/${i}`), alt: "", loading: "lazy" }) : element("i");
     face.style[bag.picture ? "borderBottomColor" : "background"] = colour;
-    return element("li", {}, element("button", { type: "button", "data-instance": i, "aria-current": String(i === state.selected), title: `Instance #${i}`,
-      onclick: () => selectInstance(i, true) }, face, element("span", {}, number(score.values[i], digits))));
+    const text = number(score.values[i], digits);
+    return element("li", {}, element("button", { type: "button", "data-instance": i, "aria-current": String(i === state.selected), title: `Instance ${nameOf(i)}`,
+      "aria-label": `Instance ${nameOf(i)}, ${score.info.title.toLowerCase()} ${text}`, onclick: () => selectInstance(i, true) }, face, element("span", {}, text)));
   }));
 }
 
 async function selectInstance(i, go) {
   const { bag } = state;
-  const onGo = (j) => selectInstance(j, true);
+  const onGo = { instance: (j) => selectInstance(j, true), places: goToPlaces };
   if (i < 0) {
     state.selected = -1;
     state.instance = null;
@@ -223,7 +304,7 @@ async function selectInstance(i, go) {
     state.selected = i;
     if (go) panTo(i);
     try {
-      const instance = await fetchJson(`api/bag/${bag.index}/partners/${i}`);
+      const instance = await fetchJson(about(bag.index, `partners/${i}`, state.voice));
       if (bag !== state.bag || state.selected !== i) return;
       state.instance = instance;
       showTile(bag, instance, onGo);
@@ -236,6 +317,15 @@ async function selectInstance(i, go) {
   for (const button of get("strip").querySelectorAll("button")) button.setAttribute("aria-current", String(Number(button.dataset.instance) === i));
   redraw();
   saveState();
+}
+
+/** Shows the neighbourhoods around these places (in the bag's unit). */
+function goToPlaces(places) {
+  const { frame } = state.bag;
+  const item = viewer.world.getItemAt(0);
+  const points = places.map(([x, y]) => item.imageToViewportCoordinates((x - frame.x0) * frame.px_per_unit, (y - frame.y0) * frame.px_per_unit));
+  const margin = 0.12, xs = points.map((p) => p.x), ys = points.map((p) => p.y);
+  viewer.viewport.fitBounds(new OpenSeadragon.Rect(Math.min(...xs) - margin, Math.min(...ys) - margin, Math.max(...xs) - Math.min(...xs) + 2 * margin, Math.max(...ys) - Math.min(...ys) + 2 * margin));
 }
 
 /** Goes to an instance, unless it can be seen well where it is. */
@@ -254,70 +344,28 @@ function panTo(i) {
   viewer.viewport.panTo(point);
 }
 
-function saveState() {
-  if (!state.bag) return;
-  const b = viewer.viewport.getBounds();
-  const view = [b.x, b.y, b.width, b.height].map((v) => v.toFixed(5)).join(",");
-  const fields = { bag: state.entry.id, score: state.preferred ?? "", threshold: get("threshold").value, view };
-  if (state.opacity !== null) fields.opacity = state.opacity;
-  if (state.selected >= 0) fields.tile = state.selected;
-  history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
-}
-
-function readState() {
-  const fields = new URLSearchParams(location.hash.slice(1));
-  if (fields.has("threshold")) get("threshold").value = fields.get("threshold");
-  state.opacity = fields.get("opacity");
-  const view = (fields.get("view") ?? "").split(",").map(Number);
-  const index = state.run.bags.findIndex((b) => b.id === fields.get("bag"));
-  const missing = index < 0 && fields.has("bag") ? fields.get("bag") : null;
-  return { index: Math.max(0, index), missing, score: fields.get("score"), tile: fields.has("tile") ? Number(fields.get("tile")) : -1,
-           view: index >= 0 && view.length === 4 && view.every(Number.isFinite) && view[2] > 0 ? view : null };
-}
-
-/** Scale bar, colour bar and what is shown, along the lower edge of a saved picture. */
-function drawCaption(context, ratio, out) {
-  const width = out.width / ratio, base = out.height / ratio - 44;
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.fillStyle = theme.ground;
-  context.fillRect(0, base, width, 44);
-  context.fillStyle = theme.ink;
-  context.font = "13px system-ui, sans-serif";
-  context.fillRect(16, base + 12, get("scalebar").firstElementChild.clientWidth, 4);
-  context.fillText(get("scalebar").lastElementChild.textContent, 16, base + 34);
-  context.fillText(`${state.entry.id}   ${state.score.info.title}`, 200, base + 26, Math.max(80, width - 390));
-  context.drawImage(get("bar"), width - 176, base + 8, 160, 10);
-  const labels = [...get("bar-labels").children].map((label) => label.textContent);
-  ["left", "center", "right"].forEach((align, k) => { context.textAlign = align; context.fillText(labels[k], width - 176 + 80 * k, base + 34); });
-}
-
-function exportView() {
-  if (!state.score) return;
-  const picture = viewer.drawer.canvas;
-  const out = document.createElement("canvas");
-  out.width = get("overlay").width;
-  out.height = get("overlay").height;
-  const context = out.getContext("2d");
-  context.fillStyle = theme.canvas;
-  context.fillRect(0, 0, out.width, out.height);
-  context.drawImage(picture, 0, 0, out.width, out.height);
-  context.drawImage(get("overlay"), 0, 0);
-  drawCaption(context, out.width / get("overlay").clientWidth, out);
-  const link = element("a", { href: out.toDataURL("image/png"), download: `${state.entry.id.replace(/[^\w.-]+/g, "_")}.png` });
-  link.click();
+/** The instance under a point of the stage, in either picture; -1: none. */
+function under(sx, sy) {
+  const half = get("stage").clientWidth / 2;
+  const right = second.open && sx > half;
+  const { x0, y0, scale } = right ? second.project() : project();
+  return (right ? second.overlay : overlay).hit((sx - (right ? half : 0) - x0) / scale, (sy - y0) / scale);
 }
 
 function tooltip(event) {
   const box = get("stage").getBoundingClientRect();
   const sx = event.clientX - box.left, sy = event.clientY - box.top;
-  const { x0, y0, scale } = project();
-  const i = state.bag && state.score ? overlay.hit((sx - x0) / scale, (sy - y0) / scale) : -1;
+  const i = state.bag && state.score ? under(sx, sy) : -1;
   get("tooltip").hidden = i < 0;
   if (i < 0) return;
-  get("tooltip").textContent = `Instance #${i}\n${state.score.info.title} ${plus(state.score.values[i])}`;
+  const { info } = state.score;
+  const values = second.open && sx > box.width / 2 && !info.group ? second.values : state.score.values;
+  get("tooltip").textContent = `Instance ${nameOf(i)}\n${info.group ? info.names[values[i]] : `${info.title} ${plus(values[i])}`}`;
   get("tooltip").style.left = `${Math.min(sx + 14, box.width - 220)}px`;
   get("tooltip").style.top = `${sy + 14}px`;
 }
+
+const boundsNow = () => { const b = viewer.viewport.getBounds(); return [b.x, b.y, b.width, b.height]; };
 
 function listen() {
   viewer.addHandler("update-viewport", redraw);
@@ -326,7 +374,23 @@ function listen() {
   viewer.addHandler("canvas-click", (event) => {
     if (!event.quick || !state.bag) return;
     const { x0, y0, scale } = project();
-    selectInstance(overlay.hit((event.position.x - x0) / scale, (event.position.y - y0) / scale), false);
+    const x = (event.position.x - x0) / scale, y = (event.position.y - y0) / scale;
+    if (state.ruler) measure(redraw, x, y);
+    else selectInstance(overlay.hit(x, y), false);
+  });
+  get("ruler").addEventListener("click", () => toggleRuler(redraw));
+  get("annotations").addEventListener("change", () => readAnnotations(redraw));
+  get("smooth").addEventListener("change", () => { paint(); saveState(); });
+  get("voice").addEventListener("change", () => { state.voice = Number(get("voice").value); openBag(state.entry.index, { score: state.preferred, view: boundsNow() }); });
+  get("beside").addEventListener("change", async () => {
+    state.beside = get("beside").value === "" ? null : Number(get("beside").value);
+    try {
+      if (state.beside !== null) say("Computing what the other model says …");
+      await showBeside();
+      say(null);
+      await showScore();
+    } catch (error) { state.beside = null; fillVoices(); second.close(); say(error.message, true); }
+    saveState();
   });
   get("stage").addEventListener("mousemove", tooltip);
   get("stage").addEventListener("mouseleave", () => { get("tooltip").hidden = true; });
@@ -335,7 +399,7 @@ function listen() {
   get("threshold").addEventListener("input", () => { paint(); saveState(); });
   get("lines").addEventListener("change", redraw);
   get("fit").addEventListener("click", () => viewer.viewport.goHome());
-  get("export").addEventListener("click", exportView);
+  get("export").addEventListener("click", () => exportView(viewer, second));
   get("controls").addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); redraw(); });
@@ -351,7 +415,7 @@ function listen() {
       selectInstance(top[(at + by + top.length) % top.length], true);
     };
     const actions = { j: () => state.list.step(1), k: () => state.list.step(-1), n: () => jump(1), p: () => jump(state.selected < 0 ? 0 : -1),
-                      f: () => viewer.viewport.goHome(), "/": () => get("search").focus(), Escape: () => state.bag && selectInstance(-1, false) };
+                      f: () => viewer.viewport.goHome(), s: () => get("smooth").click(), r: () => toggleRuler(redraw), "/": () => get("search").focus(), Escape: () => (state.ruler ? toggleRuler(redraw, false) : state.bag && selectInstance(-1, false)) };
     if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
   });
 }

@@ -1,27 +1,21 @@
-// Colours that carry meaning: blue-white-orange around zero for signed scores, cividis for the others.
+// Colours that carry meaning. Scales and palettes come from the server, which draws the pages with the same; groups have their own.
 
-const CIVIDIS = [[0, 34, 78], [0, 46, 106], [26, 56, 111], [50, 67, 109], [67, 78, 108], [83, 90, 109], [97, 101, 111], [111, 112, 115], [125, 124, 120], [140, 136, 120], [155, 148, 118], [171, 160, 114], [188, 174, 108], [205, 187, 99], [222, 201, 88], [240, 216, 70], [254, 232, 56]];
-const DIVERGING = [[31, 78, 121], [42, 109, 176], [127, 179, 230], [247, 247, 247], [247, 185, 120], [217, 116, 28], [150, 70, 5]];
+// Told apart by people who do not see red and green alike (Okabe and Ito); further groups begin again, lighter.
+const GROUPS = [[0, 114, 178], [230, 159, 0], [86, 180, 233], [213, 94, 0], [204, 121, 167], [0, 158, 115], [120, 120, 120], [200, 185, 20]];
+const LAST = 255; // of the 256 places of a palette
 
-function ramp(stops, t) {
-  const x = Math.min(1, Math.max(0, t)) * (stops.length - 1);
-  const k = Math.min(stops.length - 2, Math.floor(x));
-  const f = x - k;
-  return stops[k].map((v, c) => Math.round(v + f * (stops[k + 1][c] - v)));
-}
-
-const STEPS = 256;
-
-/** A scale for one score: limits clipped at the 99th percentile, symmetric where the score is signed; a palette of 256 colours. */
-export function makeScale(values, signed) {
-  const sorted = ordered(values, signed);
-  const at = (q) => (sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))] : 0);
-  const high = at(0.99) || at(1) || 1;
-  const low = signed ? -high : Math.min(at(0), high);
+/**
+ * A scale for one score. info: {low, high, signed} as the server decided; colours: {palette, tints} of that kind.
+ * Over a picture strength is opacity, so that the picture keeps its colours where nothing was decided.
+ */
+export function makeScale(values, info, colours, overPicture) {
+  const { low, high, signed } = info;
   const span = high - low || 1;
-  const palette = Array.from({ length: STEPS }, (_, k) => ramp(signed ? DIVERGING : CIVIDIS, k / (STEPS - 1)));
-  const level = (v) => Math.round(Math.min(1, Math.max(0, (v - low) / span)) * (STEPS - 1));
-  return { low, high, signed, sorted, palette, level, rgb: (v) => palette[level(v)], strength: (v) => (signed ? Math.abs(v) : v) };
+  const sorted = ordered(values, signed);
+  const opacity = (k) => Math.round(255 * (signed ? Math.abs(2 * k / LAST - 1) : k / LAST));
+  const laid = overPicture ? colours.tints.map((rgb, k) => [...rgb, opacity(k)]) : colours.palette;
+  const level = (v) => Math.round(Math.min(1, Math.max(0, (v - low) / span)) * LAST);
+  return { low, high, signed, sorted, palette: laid, level, rgb: (v) => colours.palette[level(v)], strength: (v) => (signed ? Math.abs(v) : v) };
 }
 
 /** The finite values (or, where signed, their sizes), from weakest to strongest. */
@@ -51,4 +45,12 @@ export function drawBar(canvas, scale) {
     context.fillStyle = `rgb(${r},${g},${b})`;
     context.fillRect(x, 0, 1, canvas.height);
   }
+}
+
+/** The colours of `count` groups. */
+export function groupPalette(count) {
+  return Array.from({ length: count }, (_, k) => {
+    const lighter = Math.min(0.75, 0.4 * Math.floor(k / GROUPS.length));
+    return GROUPS[k % GROUPS.length].map((v) => Math.round(v + lighter * (255 - v)));
+  });
 }

@@ -57,10 +57,14 @@ export class Overlay {
     key.forEach((k, i) => { this.members[free[k]++] = i; });
   }
 
-  /** level: for every instance its place in the palette (-1: hidden); palette: [r, g, b] of each place. */
-  setColours(level, palette) {
+  /**
+   * level: for every instance its place in the palette (-1: hidden); palette: [r, g, b] or [r, g, b, opacity] of each place;
+   * smooth: a picture of the whole map to draw instead of the instances.
+   */
+  setColours(level, palette, smooth) {
     this.level = level;
-    this.styles = palette.map(([r, g, b]) => `rgb(${r},${g},${b})`);
+    this.smooth = smooth ?? null;
+    this.styles = palette.map(([r, g, b, a = 255]) => `rgba(${r},${g},${b},${a / 255})`);
     this.bitmap = this.bag.x.length > DRAWN_SINGLY ? this.paintBitmap(palette) : null;
   }
 
@@ -72,7 +76,7 @@ export class Overlay {
     const height = Math.max(1, Math.round(bag.height * factor));
     const image = new ImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
-    const packed = palette.map(([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
+    const packed = palette.map(([r, g, b, a = 255]) => ((a << 24) | (b << 16) | (g << 8) | r) >>> 0);
     const half = (bag.side * factor) / 2;
     const disc = bag.round && half > 1.25;
     for (let i = 0; i < level.length; i++) {
@@ -155,8 +159,8 @@ export class Overlay {
     return best;
   }
 
-  /** lines: [{i, j, weight, text}], strongest first. */
-  draw({ opacity, selected, lines, theme }) {
+  /** lines: [{i, j, weight, text}], strongest first; above: draws what lies on top, (context, width, height). */
+  draw({ opacity, selected, lines, theme, above = null }) {
     const ratio = window.devicePixelRatio || 1;
     const width = this.canvas.clientWidth;
     const height = this.canvas.clientHeight;
@@ -171,7 +175,11 @@ export class Overlay {
     const { x0, y0, scale } = this.project();
     const { bag } = this;
     context.globalAlpha = opacity;
-    if (this.bitmap && scale < this.factor) {
+    if (this.smooth) {
+      context.imageSmoothingEnabled = true;
+      context.imageSmoothingQuality = "high";
+      context.drawImage(this.smooth, x0, y0, bag.width * scale, bag.height * scale);
+    } else if (this.bitmap && scale < this.factor) {
       context.imageSmoothingEnabled = !bag.round && scale < this.factor / 2;
       context.drawImage(this.bitmap, x0, y0, bag.width * scale, bag.height * scale);
     } else {
@@ -193,6 +201,7 @@ export class Overlay {
       }
     }
     this.drawLengths(context, lines, at, theme);
+    above?.(context, width, height);
   }
 
   /** Black in a light casing, on any ground. */

@@ -4,6 +4,9 @@ import { count, decimals, element, length, number, percent, plus, signed } from 
 
 const get = (id) => document.getElementById(id);
 
+/** What a bag was to the model: train, validation, test. */
+const badge = (split) => element("span", { class: `badge ${split === "train" ? "seen" : ""}`, title: split === "train" ? "the model was trained on this bag" : `from the ${split} set` }, { validation: "val" }[split] ?? split);
+
 export class BagList {
   constructor(bags, classes, onPick) {
     this.bags = bags;
@@ -43,7 +46,7 @@ export class BagList {
     get("list").replaceChildren(...rows.slice(0, 2000).map((bag) => {
       const wrong = bag.label !== null && bag.prediction !== null && bag.label !== bag.prediction;
       return element("li", { role: "option", id: `bag-${bag.index}`, "aria-selected": String(bag.index === this.current), onclick: () => this.onPick(bag.index), title: bag.id },
-        element("span", {}, bag.id), element("span", { class: bag.label === null ? "none" : bag.label > 0 ? "p1" : "p0" }, bag.label_name ?? "no label"),
+        element("span", {}, bag.id), bag.split ? badge(bag.split) : element("span"), element("span", { class: bag.label === null ? "none" : bag.label > 0 ? "p1" : "p0" }, bag.label_name ?? "no label"),
         element("span", { class: wrong ? "miss" : "" }, bag.probability === null ? "–" : number(bag.probability, 2)));
     }));
     if (rows.length === 0) get("list").append(element("li", {}, "No bag matches."));
@@ -67,12 +70,14 @@ export class BagList {
 export function showBag(entry, bag) {
   const facts = [["Label", entry.label_name ?? "unknown"], ["Instances", count(bag.n)]];
   if (bag.method) {
-    facts.splice(1, 0, [`Probability of ${bag.target_name}`, percent(entry.probability ?? bag.probability)], ["Logit", signed(bag.logit)]);
+    facts.splice(1, 0, [`Probability of ${bag.target_name}`, percent(bag.probability)], ["Logit", signed(bag.logit)]);
     if (bag.distance_share) facts.push(["Share that came from distance", percent(bag.distance_share)]);
     if (bag.method !== "exact") facts.push(["Account", bag.method]);
   }
+  if (bag.origin) facts.push(["Model", bag.origin]);
+  if (bag.annotations) facts.push(["Annotations", bag.annotations]);
   if (entry.patient && entry.patient !== entry.id) facts.unshift(["Patient", entry.patient]);
-  get("bag").replaceChildren(element("h2", {}, entry.id),
+  get("bag").replaceChildren(element("h2", {}, `${entry.id} `, entry.split ? badge(entry.split) : null),
     list(facts), ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
 }
 
@@ -95,29 +100,51 @@ export function showTile(bag, instance, onGo) {
   get("tile").replaceChildren(...(instance ? instanceFacts(bag, instance, onGo) : pairFacts(bag, onGo)).filter(Boolean));
 }
 
+/** Sums over many pairs: by kind, neighbourhood (a press goes there) or distance. */
+function sumTables(bag, onGo) {
+  return bag.sums.map(({ title, rows }) => {
+    const digits = decimals(Math.max(...rows.map((r) => Math.abs(r.contribution))));
+    const words = (between) => (between.length < 2 ? between[0] : between[0] === between[1] ? `${between[0]}, among themselves` : between.join(" with "));
+    const lines = rows.map((r) => (r.places.length ? row(() => onGo.places(r.places), words(r.between), signed(r.contribution, digits))
+      : element("tr", {}, element("td", {}, words(r.between)), element("td", {}, signed(r.contribution, digits)))));
+    return table(title, [title, "Contribution"], lines);
+  });
+}
+
 function pairFacts(bag, onGo) {
-  if (!bag.pairs.length) return [];
+  if (!bag.pairs.length && !bag.verdict) return [];
+  if (bag.verdict) return [element("h3", {}, "No single pair decided"), element("p", { class: "small" }, bag.verdict), ...sumTables(bag, onGo)];
   const digits = decimals(Math.abs(bag.pairs[0].contribution));
-  const rows = bag.pairs.map((p) => row(() => onGo(p.i), `#${p.i} – #${p.j}`, signed(p.contribution, digits), length(p.distance, bag.unit), number(p.phi, 2)));
+  const rows = bag.pairs.map((p) => row(() => onGo.instance(p.i), `${p.i_name} – ${p.j_name}`, signed(p.contribution, digits), length(p.distance, bag.unit), number(p.phi, 2)));
   return [element("h3", {}, "Pairs that decided"), table("Pairs that decided", ["Pair", "Contribution", "Distance", "φ"], rows),
-    phiCurve(bag, bag.pairs.map((p) => p.distance), "these pairs")];
+    phiCurve(bag, bag.pairs.map((p) => p.distance), "these pairs"),
+    bag.sums.length ? element("details", {}, element("summary", {}, "All pairs, added up"), ...sumTables(bag, onGo)) : null];
+}
+
+/** What one instance looks at, or which deciding rows look at it. */
+function partnerTable(bag, instance, partners, title, header, onGo, withGiven) {
+  const heads = bag.curves.length > 1 && new Set(partners.map((p) => p.head)).size > 1;
+  const digits = decimals(Math.max(...partners.map((p) => Math.abs(p.contribution ?? 0))));
+  const rows = partners.slice(0, 10).map((p) => row(() => onGo.instance(p.index),
+    `${p.name}${p.index === instance.index ? " (itself)" : ""}${heads ? `, head ${p.head}` : ""}`, percent(p.weight), length(p.distance, bag.unit), number(p.phi, 2),
+    ...(withGiven ? [signed(p.contribution, digits)] : [])));
+  return table(title, [header, "Weight", "Distance", "φ", ...(withGiven ? ["Gave"] : [])], rows);
 }
 
 function instanceFacts(bag, instance, onGo) {
   const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${instance.index}`, alt: "", width: 62, height: 62 }) : null;
-  const heads = bag.curves.length > 1 && new Set(instance.partners.map((p) => p.head)).size > 1;
-  const decided = instance.partners.some((p) => p.contribution); // only rows that decided have contributions
-  const digits = decimals(Math.max(...instance.partners.map((p) => Math.abs(p.contribution ?? 0))));
-  const rows = instance.partners.slice(0, 10).map((p) => row(() => onGo(p.index),
-    `#${p.index}${p.index === instance.index ? " (itself)" : ""}${heads ? `, head ${p.head}` : ""}`, percent(p.weight), length(p.distance, bag.unit), number(p.phi, 2),
-    ...(decided ? [signed(p.contribution, digits)] : [])));
-  const header = ["Attends to", "Weight", "Distance", "φ", ...(decided ? ["Gave"] : [])];
-  const others = instance.partners.filter((p) => p.index !== instance.index);
-  return [element("div", { class: "who" }, face, element("div", {}, element("h2", {}, `Instance #${instance.index}`),
-    element("p", {}, `at ${length(instance.x, bag.unit)}, ${length(instance.y, bag.unit)}`),
-    rows.length ? element("p", {}, decided ? "One of the rows that decided." : "Not among the rows that decided.") : null)),
-    rows.length ? table("Strongest partners", header, rows) : element("p", {}, "This model has no attention between instances."),
-    bag.curves.length && rows.length ? phiCurve(bag, others.map((p) => p.distance), "the partners") : null,
+  const { partners, watchers, sides } = instance;
+  const decided = partners.some((p) => p.contribution); // only rows that decided have contributions
+  const others = partners.filter((p) => p.index !== instance.index);
+  const looks = partners.length ? partnerTable(bag, instance, partners, "Strongest partners", "Looks at", onGo, decided) : element("p", {}, "This model has no attention between instances.");
+  const seen = (watchers ?? []).filter((p) => Math.abs(p.contribution) >= 0.01 * Math.abs(watchers[0].contribution));
+  const looked = seen.length ? partnerTable(bag, instance, seen, "Looked at by", "Looked at by", onGo, true) : null;
+  const both = sides ? `Took ${plus(sides.looks)} as a row that ${decided ? "decided" : "did not decide"}; ${count(sides.rows, "deciding row")} took ${plus(sides.looked_at)} from it. Half of the two together is its contribution.` : null;
+  const where = [instance.kind, instance.section, `at ${length(instance.x, bag.unit)}, ${length(instance.y, bag.unit)}`].filter(Boolean).join(", ");
+  return [element("div", { class: "who" }, face, element("div", {}, element("h2", {}, `Instance ${instance.name}`), element("p", {}, where))),
+    both ? element("p", { class: "small" }, both) : null,
+    ...(sides && Math.abs(sides.looked_at) > Math.abs(sides.looks) ? [looked, looks] : [looks, looked]),
+    bag.curves.length && partners.length ? phiCurve(bag, others.map((p) => p.distance), "the partners") : null,
     element("details", {}, element("summary", {}, "All scores"), list(Object.entries(instance.scores).map(([name, value]) => [name, plus(value)])))];
 }
 

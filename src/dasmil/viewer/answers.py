@@ -1,0 +1,262 @@
+"""What the page asks for, as plain dictionaries: the list of bags, a bag, its account, an instance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from dasmil.attribution.deciding import Partner
+from dasmil.attribution.ground import Layout, layout_of
+from dasmil.attribution.names import InstanceNames
+from dasmil.attribution.scale import colour_scale
+from dasmil.attribution.verdict import pair_verdict
+from dasmil.errors import DasmilError
+from dasmil.report.style import OVER_PICTURE, palette, tints
+from dasmil.types import Bag
+from dasmil.viewer.clusters import CLUSTERS
+from dasmil.viewer.shelf import Entry, Opened, Picture, Shelf
+from dasmil.vocabulary import SCORES
+
+TILE = 256  # px, of the deep-zoom pyramid
+GROUND = 1600  # px, longer side of the plain ground for bags without a picture
+SHOWN_PAIRS, SHOWN_SUMS = 8, 6
+
+
+def bag_list(shelf: Shelf) -> dict:
+    """Everything that is the same for all bags: title, classes, models, colours; and one line for each bag."""
+    bags = [
+        {
+            "index": index,
+            "id": entry.bag_id,
+            "label": entry.label,
+            "label_name": shelf.class_name(entry.label),
+            "prediction": entry.prediction,
+            "prediction_name": shelf.class_name(entry.prediction),
+            "probability": entry.probability,
+            "split": entry.split,
+            "patient": entry.patient,
+            "voice": entry.voice,
+            "sets": {str(voice): name for voice, name in entry.sets.items()},
+        }
+        for index, entry in enumerate(shelf.entries)
+    ]
+    colours = {
+        kind: {"palette": palette(signed).tolist(), "tints": tints(signed).tolist()}
+        for kind, signed in (("signed", True), ("plain", False))
+    }
+    return {
+        "title": shelf.title,
+        "subtitle": shelf.subtitle,
+        "classes": shelf.classes,
+        "voices": [voice.title for voice in shelf.voices],
+        "colours": colours | {"over_picture": OVER_PICTURE},
+        "bags": bags,
+    }
+
+
+def instance_size(bag: Bag) -> tuple[float, bool]:
+    """Side of an instance in the bag's unit, and whether it is a point (drawn round) rather than a tile."""
+    return layout_of(bag).side, not (bag.metadata.get("tile_um") or bag.features.ndim == 4)
+
+
+def layout(opened: Opened) -> Layout:
+    return layout_of(opened.bag, None if opened.picture is None else opened.picture.ground)
+
+
+def _frame(opened: Opened) -> dict:
+    """The rectangle of the unit's plane that the picture covers, and pixels per unit."""
+    picture = opened.picture
+    x0, y0, width, height = layout(opened).field
+    k = GROUND / max(width, height) if picture is None else picture.px_per_unit
+    return {"x0": x0, "y0": y0, "width": width, "height": height, "px_per_unit": k}
+
+
+def levels(picture: Picture) -> tuple[int, int]:
+    """The coarsest level of the deep-zoom pyramid, which is one tile, and the finest, which is level 0 of the slide."""
+    finest = math.ceil(math.log2(max(picture.width, picture.height, 2)))
+    return min(finest, int(math.log2(TILE))), finest
+
+
+def _level0_per_unit(bag: Bag) -> float | None:
+    """Level-0 pixels in one unit of the coordinates, which annotations are drawn in; None where nobody knows."""
+    if bag.unit == "px":
+        return 1.0
+    mpp = layout_of(bag).mpp
+    return None if mpp is None else 1 / mpp
+
+
+def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
+    """What is known without computing: where the instances lie, what they are, and the learned distance."""
+    opened = shelf.open(index)
+    shelf.explained(index, voice)  # a bag that does not fit the model is refused here
+    bag, picture = opened.bag, opened.picture
+    size, is_round = instance_size(bag)
+    extent = (bag.coords.amax(0) - bag.coords.amin(0)).norm().item()
+    chosen = shelf.entry(index).voice if voice is None else voice
+    curves = shelf.curves(extent, chosen)
+    if curves:  # the part of the axis where phi changes, not the whole slide
+        reach = max((c["midpoint"] + 3 * c["width"] for c in curves if math.isfinite(c["width"])), default=extent)
+        reach = min(extent, max(2 * max(c["midpoint"] for c in curves), reach, 4 * size)) or 1.0
+        curves = shelf.curves(reach, chosen)
+    return {
+        "n": len(bag),
+        "unit": bag.unit,
+        "instance_size": size,
+        "round": is_round,
+        "frame": _frame(opened),
+        "level0_per_unit": _level0_per_unit(bag),
+        "picture": picture
+        and {
+            "width": picture.width,
+            "height": picture.height,
+            "tile_size": TILE,
+            **dict(zip(("min_level", "max_level"), levels(picture))),
+        },
+        "curves": curves,
+        "groups": _groups(opened),
+        "has_ids": opened.names.has_ids,
+        "warnings": list(opened.warnings),
+    }
+
+
+def _groups(opened: Opened) -> list[dict]:
+    """What instances can be coloured by besides scores: their kinds, their sections, clusters of their features."""
+    bag, names = opened.bag, opened.names
+    found = []
+    if bag.instance_labels is not None:
+        kinds = [names.kind(int(k)) for k in bag.instance_labels.unique()]
+        found.append({"name": "kinds", "title": "Kind of instance", "names": kinds})
+    if bag.section is not None:
+        sections = [names.section(int(k)) for k in bag.section.unique()]
+        found.append({"name": "sections", "title": "Section", "names": sections})
+    k = min(CLUSTERS, len(bag))
+    clusters = [f"cluster {c + 1}" for c in range(k)]
+    return [*found, {"name": "clusters", "title": f"Clusters of the features (k-means, {k})", "names": clusters}]
+
+
+def group_index(opened: Opened, name: str) -> torch.Tensor:
+    """For every instance the number of its group in the list of names."""
+    labels = {"kinds": opened.bag.instance_labels, "sections": opened.bag.section}.get(name)
+    if name == "clusters":
+        return opened.clusters
+    if labels is None:
+        raise DasmilError(f"there are no groups {name!r} of this bag")
+    return labels.unique(return_inverse=True)[1]
+
+
+def account(shelf: Shelf, index: int, voice: int | None) -> dict:
+    """The account of the logit and its scores with their colour scales; waits until it is computed."""
+    explained = shelf.explained(index, voice)
+    explanation = explained.explanation
+    opened = shelf.open(index)
+    names = opened.names
+    # Sections without a picture are drawn side by side, not where their coordinates are.
+    moved = opened.picture is None and opened.bag.section is not None
+    verdict = pair_verdict(explanation)
+    return {
+        "logit": explanation.logit,
+        "probability": explained.probability,
+        "target_name": shelf.class_name(explanation.target),
+        "method": explanation.method,
+        "distance_share": explanation.distance_share,
+        "origin": origin(shelf, shelf.entry(index), voice),
+        "scores": [
+            {
+                "name": name,
+                "title": SCORES[name].title,
+                "hint": SCORES[name].hint,
+                **_scale(name, explanation.scores[name].double().cpu().numpy()),
+            }
+            for name in SCORES
+            if name in explanation.scores
+        ],
+        "pairs": [
+            {
+                "i": p.i,
+                "j": p.j,
+                "i_name": names.label(p.i),
+                "j_name": names.label(p.j),
+                "contribution": p.contribution,
+                "distance": p.distance,
+                "phi": p.phi,
+            }
+            for p in verdict.pairs[:SHOWN_PAIRS]
+        ],
+        "verdict": verdict.text,
+        "sums": [
+            {
+                "title": title,
+                "rows": [
+                    {"between": part.between, "contribution": part.contribution, "places": () if moved else part.places}
+                    for part in (parts if len(parts[0].between) == 1 else parts[:SHOWN_SUMS])
+                ],
+            }
+            for title, parts in verdict.sums
+        ],
+        "warnings": [explained.warning] if explained.warning else [],
+    }
+
+
+def _scale(name: str, values: np.ndarray) -> dict[str, Any]:
+    scale = colour_scale(name, values)
+    return {"low": scale.low, "high": scale.high, "signed": scale.signed, "note": scale.note}
+
+
+def origin(shelf: Shelf, entry: Entry, voice: int | None) -> str:
+    """Which model speaks and what the bag was to it: "fold 2, seed 0; this bag was in its test set"."""
+    chosen = entry.voice if voice is None else voice
+    title = shelf.voices[chosen].title
+    used = entry.sets.get(chosen, entry.split if chosen == entry.voice else None)
+    if used is None:
+        return title
+    words = "it was trained on this bag" if used == "train" else f"this bag was in its {used} set"
+    return f"{title}; {words}" if title else words[0].upper() + words[1:]
+
+
+def score(shelf: Shelf, index: int, voice: int | None, name: str) -> torch.Tensor:
+    """One score of every instance."""
+    scores = shelf.explanation(index, voice).scores
+    if name not in scores:
+        raise DasmilError(f"there is no score {name!r} for this bag; it has {', '.join(scores)}")
+    return scores[name]
+
+
+def instance(shelf: Shelf, index: int, voice: int | None, number: int) -> dict:
+    """One instance: who it is, its scores, what it attends to and which deciding rows attend to it."""
+    partners = shelf.partners(index, number, voice)
+    opened, explained = shelf.open(index), shelf.explained(index, voice)
+    names = opened.names
+    scores = {} if explained.known is None else explained.known.scores
+    x, y = opened.bag.coords[number, :2].tolist()
+    watched = explained.watchers(number)
+    found: dict[str, Any] = {
+        "index": number,
+        "name": names.own(number),
+        "kind": names.kind_of(number),
+        "section": names.section_of(number),
+        "x": x,
+        "y": y,
+        "scores": {SCORES[name].title: float(values[number]) for name, values in scores.items()},
+        "partners": [_partner(p, names) for p in partners],
+        "watchers": None,
+    }
+    if watched is not None:
+        rows, sides = watched
+        found["watchers"] = [_partner(p, names) for p in rows if p.contribution]
+        found["sides"] = {"looks": sides.looks, "looked_at": sides.looked_at, "rows": sides.watchers}
+    return found
+
+
+def _partner(p: Partner, names: InstanceNames) -> dict:
+    return {
+        "index": p.j,
+        "name": names.label(p.j),
+        "head": p.head,
+        "weight": p.weight,
+        "distance": p.distance,
+        "phi": p.phi,
+        "contribution": p.contribution,
+    }

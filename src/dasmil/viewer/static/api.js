@@ -1,0 +1,19 @@
+// Questions to the server; an answer that is an error becomes one, in the server's words.
+
+export async function fetchJson(path) {
+  const response = await fetch(path);
+  const body = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
+  if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
+  return body;
+}
+
+export async function fetchFloats(path) {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error((await response.json()).error);
+  return new Float32Array(await response.arrayBuffer());
+}
+
+/** The address of something about a bag, asked of one of the models (null: the one that speaks for the bag). */
+export function about(index, what = "", voice = null) {
+  return `api/bag/${index}${what ? `/${what}` : ""}${voice === null ? "" : `?voice=${voice}`}`;
+}

@@ -1,0 +1,79 @@
+"""The words for scores and metrics, once: terminal, report, viewer, CSV files and docs all say the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dasmil.errors import unknown_name
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number that an explanation gives to every instance.
+
+    title: as a heading; hint: what it is, in half a sentence; signed: whether its zero has two sides (for and against
+    the class), which decides the colours, whatever the values of a bag are.
+    """
+
+    name: str
+    title: str
+    hint: str
+    signed: bool = False
+
+    @property
+    def label(self) -> str:
+        """The title within a sentence or beside an axis."""
+        return self.title[0].lower() + self.title[1:]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of merit; short: for narrow columns of a terminal."""
+
+    name: str
+    title: str
+    short: str
+    higher_is_better: bool = True
+
+    @property
+    def label(self) -> str:
+        """The title within a sentence; abbreviations keep their capitals."""
+        return self.title if self.title[:2].isupper() else self.title[0].lower() + self.title[1:]
+
+
+UNIT_SYMBOL = {"um": "µm", "px": "px"}
+"""Units of length as they are written."""
+
+SCORES: dict[str, Score] = {  # in the order of menus and tables
+    score.name: score
+    for score in (
+        Score("contribution", "Contribution to the logit", "what it gave; of a pair, each end has half", True),
+        Score("pairs", "Share in the deciding pairs", "the contribution without sign: for or against"),
+        Score("support", "Support for the class", "the contribution of pairs that speak for the class only"),
+        Score("distance", "Contribution of distance", "the part of the contribution that came from distance", True),
+        Score("taken", "Taken by deciding rows", "all of a pair's part, put on the instance that was looked at", True),
+        Score("attention", "Attention received", "from all instances, mean"),
+        Score("winner-attention", "Attention of deciding rows", "received from the rows that decided, mean"),
+    )
+}
+
+METRICS: dict[str, Metric] = {  # in the order of tables
+    metric.name: metric
+    for metric in (
+        Metric("balanced_accuracy", "Balanced accuracy", "balanced acc."),
+        Metric("auroc", "AUROC", "AUROC"),
+        Metric("average_precision", "Average precision", "avg. precision"),
+        Metric("f1", "F1", "F1"),
+        Metric("sensitivity", "Sensitivity", "sensitivity"),
+        Metric("specificity", "Specificity", "specificity"),
+        Metric("brier", "Brier score", "Brier", higher_is_better=False),
+        Metric("calibration_error", "Calibration error", "calibration err.", higher_is_better=False),
+    )
+}
+
+
+def score(name: str) -> Score:
+    """The words for one score."""
+    if name not in SCORES:
+        raise unknown_name("score", name, SCORES)
+    return SCORES[name]
