@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasmil.errors import DataError
+from dasmil.errors import DataError, shown
 
 Unit = Literal["um", "px"]
 """What a coordinate counts: micrometres, or pixels of the picture at full resolution (level 0)."""
@@ -44,52 +44,98 @@ class Bag:
     instance_ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.bag_id:
-            raise DataError("a bag has an empty bag_id: give every bag a name, it is how predictions are matched")
+        if not isinstance(self.bag_id, str) or not self.bag_id:
+            found = "an empty bag_id" if self.bag_id == "" else f"the bag_id {shown(self.bag_id)}"
+            raise DataError(f"a bag has {found}: give every bag a name (text), it is how predictions are matched")
         if self.unit not in get_args(Unit):
-            raise self._error(f"unit is {self.unit!r}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
+            raise self._error(f"unit is {shown(self.unit)}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
         for name in ("features", "coords", "instance_labels", "key_instances", "section"):
             value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, _as_tensor(value))
+            if value is not None or name in ("features", "coords"):
+                try:
+                    object.__setattr__(self, name, plain_tensor(name, value))
+                except DataError as error:
+                    raise self._error(str(error)) from None
         n = self.features.shape[0] if self.features.ndim else 0
         if self.features.ndim < 2 or n == 0:
             raise self._error(
                 f"features have shape {tuple(self.features.shape)}, expected [n, ...] with at least one instance"
             )
+        if 0 in self.features.shape:
+            raise self._error(f"features have shape {tuple(self.features.shape)}: an instance has no numbers")
         if self.coords.ndim != 2 or self.coords.shape[1] not in (2, 3):
             raise self._error(f"coords have shape {tuple(self.coords.shape)}, expected [{n}, 2] or [{n}, 3]")
-        for name in ("coords", "instance_labels", "key_instances", "section"):
-            value = getattr(self, name)
-            if value is not None and value.shape[0] != n:
-                raise self._error(f"{n} rows of features but {value.shape[0]} of {name}: they must match one to one")
-        if self.instance_ids is not None:
-            object.__setattr__(self, "instance_ids", tuple(map(str, self.instance_ids)))
-            if len(self.instance_ids) != n:
-                raise self._error(f"{n} rows of features but {len(self.instance_ids)} instance_ids: give one for each")
+        self._check_rows(n)
         coords = self.coords.to(torch.float32)
         bad = int((~torch.isfinite(coords)).any(dim=1).sum())
         if bad:
             raise self._error(f"{bad} of {n} instances have NaN or infinite coordinates; remove or repair them")
         object.__setattr__(self, "coords", coords)
-        if self.section is not None:
-            object.__setattr__(self, "section", self.section.to(torch.int64))
+        for name in ("section", "instance_labels"):
+            object.__setattr__(self, name, self._whole(name, getattr(self, name)))
         if self.key_instances is not None:
-            object.__setattr__(self, "key_instances", self.key_instances.to(torch.bool))
+            if not bool(((self.key_instances == 0) | (self.key_instances == 1)).all()):
+                raise self._error("key_instances hold values other than 0 and 1")
+            object.__setattr__(self, "key_instances", self.key_instances == 1)
         if self.label is not None:
-            if self.label != int(self.label) or self.label < 0:
-                raise self._error(f"label is {self.label!r}, expected a class number 0, 1, ... or None")
-            object.__setattr__(self, "label", int(self.label))
+            label = self.label.item() if isinstance(self.label, Tensor) and self.label.numel() == 1 else self.label
+            if not isinstance(label, int | float | np.number) or not 0 <= label < 2**31 or label != int(label):
+                raise self._error(f"label is {shown(label)}, expected a class number 0, 1, ... or None")
+            object.__setattr__(self, "label", int(label))
+        if self.patient_id is not None and not isinstance(self.patient_id, str):
+            raise self._error(f"patient_id is {shown(self.patient_id)}, expected text or None")
+
+    def _check_rows(self, n: int) -> None:
+        for name in ("coords", "instance_labels", "key_instances", "section"):
+            value = getattr(self, name)
+            rows = -1 if value is None or not value.ndim else value.shape[0]
+            if value is not None and rows != n:
+                raise self._error(f"{n} rows of features but {max(rows, 0)} of {name}: they must match one to one")
+            if value is not None and name != "coords" and value.ndim != 1:
+                raise self._error(f"{name} has shape {tuple(value.shape)}, expected [{n}]: one value per instance")
+        if self.instance_ids is not None:
+            object.__setattr__(self, "instance_ids", tuple(map(str, self.instance_ids)))
+            if len(self.instance_ids) != n:
+                raise self._error(f"{n} rows of features but {len(self.instance_ids)} instance_ids: give one for each")
+
+    def _whole(self, name: str, value: Tensor | None) -> Tensor | None:
+        if value is not None and value.is_floating_point() and not bool((value == value.round()).all()):
+            raise self._error(f"{name} holds fractions or NaN, expected whole numbers")
+        return None if value is None else value.to(torch.int64)
 
     def _error(self, message: str) -> DataError:
-        return DataError(f"bag {self.bag_id!r}: {message}")
+        return DataError(f"bag {shown(self.bag_id)}: {message}")
 
     def __len__(self) -> int:
         return self.features.shape[0]
 
 
-def _as_tensor(value: ArrayLike) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+def plain_tensor(name: str, value: Any) -> Tensor:
+    """A plain tensor of numbers from a tensor, a NumPy array or (nested) lists, in a type that PyTorch knows."""
+    if not isinstance(value, Tensor):
+        value = _from_numpy(name, value)
+    if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_complex():
+        kind = "nested" if value.is_nested else f"{value.dtype}, {value.layout}"
+        raise DataError(f"{name} are {kind}, expected a plain tensor of real numbers")
+    return value
+
+
+def _from_numpy(name: str, value: Any) -> Tensor:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):  # lists of lists of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiub":
+        found = type(value).__name__ if array.dtype.kind == "O" else f"{type(value).__name__} of {array.dtype}"
+        raise DataError(f"{name} are {found}, expected numbers: a tensor or an array of one shape")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    elif array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise DataError(f"{name} hold {array.max()}, expected numbers below 2^63")
+        array = array.astype(np.int64)
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
 
 @dataclass(frozen=True, eq=False)

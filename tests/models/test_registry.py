@@ -129,7 +129,10 @@ def test_frozen_parts_are_saved_but_not_trained() -> None:
         (("das-mil", {"in_features": 4, "heads": 2, "theta_init": [0.1]}), "one finite number for each of 2 heads"),
         (("das-mil", {"in_features": 4, "layers": 0}), "layers is 0"),
         (("das-mil", {"in_features": 4, "dropout": 1.0}), "dropout is 1.0"),
-        (("das-mil", {"in_features": 4, "distance_scale": 0}), "distance_scale is 0, expected a positive length"),
+        (
+            ("das-mil", {"in_features": 4, "distance_scale": 0}),
+            r"distance_scale is 0, expected a number from 1e-12 to 1e\+12",
+        ),
         (("das-mil", {"in_features": 4, "unit": "mm"}), "unit is 'mm'"),
         (("das-mil", {"in_features": 4, "pooling": "median"}), "unknown pooling"),
         (("das-mil", {"in_features": 4, "encoder_features": 7}), "keeps the 4 features"),

@@ -58,7 +58,9 @@ def test_what_is_refused(parts) -> None:
         refuse(path, tensors, header | {"model": json.dumps(description | {"name": name})}, message)
     # A size that no machine could allocate is refused by comparing shapes, not by running out of memory.
     huge = {"name": "das-mil", "options": description["options"] | {"hidden": 10**9}}
-    refuse(path, tensors, header | {"model": json.dumps(huge)}, "does not match its configuration")
+    refuse(path, tensors, header | {"model": json.dumps(huge)}, "hidden is 1000000000, expected a whole number from 1")
+    large = {"name": "das-mil", "options": description["options"] | {"hidden": 60_000}}
+    refuse(path, tensors, header | {"model": json.dumps(large)}, "does not match its configuration")
 
 
 def test_foreign_files(tmp_path: Path) -> None:

@@ -36,9 +36,10 @@ def models(name: str | None = None, /, *, json: Annotated[bool, Parameter(negati
     if json:
         print(json_module.dumps(row, indent=2))
         return 0
-    print(f"{name}: {row['paper']}\n\nOption            Default")
-    for option, default in row["options"].items():
-        print(f"{option:<16}  {'none' if default is None else default}")
+    print(f"{name}: {row['paper']}\n\nOption            Default     Expected")
+    for option in MODELS[name].schema().values():
+        default = "none" if option.default is None else option.default
+        print(f"{option.name:<16}  {default!s:<10}  {option.meaning}")
     for preset, options in row["presets"].items():
         settings = ", ".join(f"{option} = {value}" for option, value in options.items())
         print(f"\nPreset {preset}: {row['parameters'][preset]:,} parameters{'; ' + settings if settings else ''}")

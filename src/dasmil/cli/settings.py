@@ -45,13 +45,13 @@ def gather_settings(
     training |= settings
     if training.get("early_stopping"):
         training.setdefault("selection", "best-val")
-    known = MODELS[model].options()
+    known = MODELS[model].schema()
     for assignment in assignments:
         name, value = _parse(assignment)
         if name in TrainingConfig.model_fields:
             training[name] = value
         elif name in known:
-            options[name] = value
+            options[name] = known[name].check(value)
         else:
             raise unknown_name(
                 f"setting of training or option of {model}", name, [*TrainingConfig.model_fields, *known]
@@ -63,12 +63,12 @@ def _parse(assignment: str) -> tuple[str, Any]:
     """name=value; the value is a JSON number, list or true/false/null, else text."""
     import json
 
-    from dasmil.errors import InputError
+    from dasmil.errors import InputError, shown
 
     name, equals, text = assignment.partition("=")
     if not equals or not name:
-        raise InputError(f"--set {assignment}: expected name=value, for example --set hidden=20")
+        raise InputError(f"--set {shown(assignment)}: expected name=value, for example --set hidden=20")
     try:
         return name.strip().replace("-", "_"), json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name.strip().replace("-", "_"), text

@@ -21,7 +21,7 @@ from dasmil.data.instance_ids import IDS, id_array, read_ids
 from dasmil.data.memory import need_memory
 from dasmil.errors import DasmilError, DataError, InputError, named, shown
 from dasmil.files import replacing
-from dasmil.types import Bag, Unit
+from dasmil.types import Bag, Unit, plain_tensor
 
 FORMAT = "dasmil-bag"
 FORMAT_VERSION = 1
@@ -244,14 +244,10 @@ def read_numbers(path: Path, file: h5py.File, name: str) -> np.ndarray:
     """The numbers of a dataset in a type that PyTorch has; more than fits into free memory is refused, not tried."""
     item = number_dataset(path, file, name)
     need_memory(path, name, math.prod(item.shape) * item.dtype.itemsize)
-    array = item[...]
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    elif array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        if array.size and int(array.max()) > np.iinfo(np.int64).max:
-            raise DataError(f"{path}: {name} holds {array.max()}, expected numbers below 2^63")
-        array = array.astype(np.int64)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    try:
+        return plain_tensor(name, item[...]).numpy()
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _bad_rows(coords: np.ndarray) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.ab_mil import ABMIL, GatedABMIL
 from dasmil.models.base import MILModel
@@ -38,6 +40,8 @@ MODELS: dict[str, type[MILModel]] = {
     "das-mil": DASMIL,
 }
 
+MOST_PARAMETERS = 500_000_000
+
 __all__ = ["MODELS", "PRESETS", "MILModel", "create_model", "list_models", "load_model", "resolve_options"]
 
 
@@ -47,7 +51,7 @@ def list_models() -> list[str]:
 
 
 def resolve_options(name: str, preset: str | None = None, **options: Any) -> dict[str, Any]:
-    """The options of a model: those of the preset, overruled by those given; checked names, without defaults."""
+    """The options of a model: those of the preset, overruled by those given; checked, without defaults."""
     if name not in MODELS:
         raise unknown_name("model", name, MODELS)
     cls = MODELS[name]
@@ -61,11 +65,11 @@ def resolve_options(name: str, preset: str | None = None, **options: Any) -> dic
                 "and the other options"
             )
         resolved |= PRESETS[preset] | cls.presets[preset]
-    known = cls.options()
+    known = cls.schema()
     for option in options:
         if option not in known:
             raise unknown_name(f"option of {name}", option, known)
-    return resolved | options
+    return resolved | {option: known[option].check(value) for option, value in options.items()}
 
 
 def create_model(name: str, in_features: int | None = None, preset: str | None = None, **options: Any) -> MILModel:
@@ -76,4 +80,17 @@ def create_model(name: str, in_features: int | None = None, preset: str | None =
     if in_features is not None:
         options["in_features"] = in_features
     resolved = resolve_options(name, preset, **options)
+    if any(isinstance(value, int) and value > 4096 for value in resolved.values()):
+        _check_size(name, resolved)
     return MODELS[name](**resolved)
+
+
+def _check_size(name: str, options: dict[str, Any]) -> None:
+    """Refuse a model of more parameters than any bag could teach, before memory is taken for it."""
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in MODELS[name](**options).parameters())
+    if parameters > MOST_PARAMETERS:
+        raise InputError(
+            f"this {name} would have {parameters:,} parameters, expected at most {MOST_PARAMETERS:,}: "
+            "choose smaller sizes"
+        )

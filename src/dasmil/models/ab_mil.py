@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.options import Size
 from dasmil.nn import Linear
 
 
@@ -45,7 +46,7 @@ class ABMIL(MILModel):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 15}, "camelyon16": {"hidden": 10}}
     gated: ClassVar[bool] = False
 
-    def __init__(self, *, hidden: int = 15, **common: Unpack[CommonOptions]) -> None:
+    def __init__(self, *, hidden: Size = 15, **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
         self.aggregator = AttentionPooling(self.encoded, hidden, gated=self.gated)
         self.classifier = self.make_classifier(self.encoded)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
-import torch
 from torch import Tensor, nn
 
-from dasmil.errors import InputError
+from dasmil.errors import InputError, unknown_name
+from dasmil.models.inputs import take_inputs
+from dasmil.models.options import Classes, Length, Option, Probability, Size, options_of
 from dasmil.nn import DistanceAwareAttention, Linear, make_encoder
 from dasmil.types import Output, Unit
 
@@ -23,12 +22,12 @@ Position = Literal["none", "absolute", "relative"]
 class CommonOptions(TypedDict, total=False):
     """The options that every model takes; their defaults are those of MILModel."""
 
-    in_features: int | None
+    in_features: Size | None
     encoder: str
-    encoder_features: int | None
-    encoder_dropout: float | None
-    n_classes: int
-    distance_scale: float
+    encoder_features: Size | None
+    encoder_dropout: Probability | None
+    n_classes: Classes
+    distance_scale: Length
     unit: Unit
 
 
@@ -75,24 +74,16 @@ class MILModel(nn.Module):
     def __init__(
         self,
         *,
-        in_features: int | None = None,
+        in_features: Size | None = None,
         encoder: str = "identity",
-        encoder_features: int | None = None,
-        encoder_dropout: float | None = None,
-        n_classes: int = 2,
-        distance_scale: float = 1.0,
+        encoder_features: Size | None = None,
+        encoder_dropout: Probability | None = None,
+        n_classes: Classes = 2,
+        distance_scale: Length = 1.0,
         unit: Unit = "um",
     ) -> None:
         super().__init__()
-        if n_classes < 2:
-            raise InputError(f"n_classes is {n_classes}, expected 2 or more")
-        if not (distance_scale > 0 and math.isfinite(distance_scale)):
-            raise InputError(f"distance_scale is {distance_scale}, expected a positive length in {unit}")
-        if unit not in get_args(Unit):
-            raise InputError(f"unit is {unit!r}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
-        if encoder_dropout is not None and not 0 <= encoder_dropout < 1:
-            raise InputError(f"encoder_dropout is {encoder_dropout}, expected a probability in [0, 1)")
-        self.n_classes, self.distance_scale, self.unit = n_classes, float(distance_scale), unit
+        self.n_classes, self.distance_scale, self.unit = n_classes, distance_scale, unit
         self.encoder = make_encoder(encoder, in_features, encoder_features, encoder_dropout)
 
     @property
@@ -111,29 +102,15 @@ class MILModel(nn.Module):
     def forward(
         self, features: Tensor, coords: Tensor, mask: Tensor | None = None, section: Tensor | None = None
     ) -> Output:
-        """features [*batch, n, *f], coords [*batch, n, 2], mask [*batch, n] (False = padding), section [*batch, n]."""
-        self._check(features, coords, mask, section)
-        z = self.encoder(features)
-        coords = coords.to(torch.promote_types(coords.dtype, z.dtype))
-        aggregated: Aggregated = self.aggregator(z, coords, mask, section)
+        """features [*batch, n, *f], coords [*batch, n, 2], mask [*batch, n] (False = padding), section [*batch, n].
+
+        Lists, NumPy arrays and other number types are converted to those of the parameters.
+        """
+        like = next(self.parameters())
+        given = take_inputs(self.name, self.encoder.in_shape, like, features, coords, mask, section)
+        aggregated: Aggregated = self.aggregator(self.encoder(given.features), given.coords, given.mask, given.section)
         logit, *travellers = self.classifier(aggregated.embedding), *aggregated[1:]
         return Output(logit.squeeze(-1) if self.n_classes == 2 else logit, *travellers)
-
-    def _check(self, features: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> None:
-        own = self.encoder.in_shape
-        if features.ndim <= len(own) or tuple(features.shape[-len(own) :]) != own:
-            raise InputError(
-                f"features have shape {tuple(features.shape)}, but this {self.name} was made for instances of shape "
-                f"{own}: expected [*batch, n, {', '.join(map(str, own))}]"
-            )
-        lead = features.shape[: -len(own)]
-        if lead[-1] == 0:
-            raise InputError("the bag is empty: features have no instances")
-        if coords.shape[:-1] != lead or coords.shape[-1] not in (2, 3):
-            raise InputError(f"coords have shape {tuple(coords.shape)}, expected {(*lead, 2)} to match the features")
-        for name, value in (("mask", mask), ("section", section)):
-            if value is not None and value.shape != lead:
-                raise InputError(f"{name} has shape {tuple(value.shape)}, expected {tuple(lead)} to match the features")
 
     def distance_parameters(self) -> list[str]:
         """Names of the trainable theta and beta, as in named_parameters; empty for models without."""
@@ -177,37 +154,43 @@ class MILModel(nn.Module):
     @classmethod
     def options(cls) -> dict[str, Any]:
         """Every option of the constructor, with its default."""
-        found: dict[str, Any] = {}
+        return {name: option.default for name, option in cls.schema().items()}
+
+    @classmethod
+    def schema(cls) -> dict[str, Option]:
+        """Every option of the constructor, with what it may be."""
+        found: dict[str, Option] = {}
         for base in cls.__mro__:
             if issubclass(base, MILModel) and "__init__" in base.__dict__:
-                for p in inspect.signature(base.__init__).parameters.values():
-                    if p.kind is inspect.Parameter.KEYWORD_ONLY:
-                        found.setdefault(p.name, p.default)
+                for name, option in _own_options(base.__init__).items():
+                    found.setdefault(name, option)
         return found
 
 
+@functools.cache
+def _own_options(init: Callable[..., None]) -> dict[str, Option]:
+    """The options that a constructor names itself."""
+    parameters = inspect.signature(init).parameters.values()
+    return options_of(init, {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY})
+
+
 def _recording(init: Callable[..., None]) -> Callable[..., None]:
-    """The same constructor, which first notes its arguments and defaults in ``self.config``."""
-    signature = inspect.signature(init)
+    """The same constructor, which first checks its options and notes them and the defaults in ``self.config``."""
 
     @functools.wraps(init)
     def recorded(self: MILModel, **kwargs: Any) -> None:
-        bound = signature.bind(self, **kwargs)
-        bound.apply_defaults()
+        known = type(self).schema()
+        unknown = next((name for name in kwargs if name not in known), None)
+        if unknown is not None:
+            raise unknown_name(f"option of {self.name}", unknown, known)
         config = self.__dict__.setdefault("config", {})
-        for name, parameter in signature.parameters.items():
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in config:
-                config[name] = _plain(name, bound.arguments[name])
+        for name, option in _own_options(init).items():
+            if name in kwargs:
+                kwargs[name] = option.check(kwargs[name])
+            config.setdefault(name, kwargs.get(name, option.default))
         init(self, **kwargs)
 
     return recorded
-
-
-def _plain(name: str, value: Any) -> Any:
-    try:
-        return json.loads(json.dumps(value))
-    except TypeError as error:
-        raise InputError(f"{name} is {value!r}, expected a number, text, or list of these") from error
 
 
 # Subclasses are wrapped when they are made; the common arguments of this class are recorded in the same way.

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
-from dasmil.errors import InputError
 from dasmil.models.base import CommonOptions, MILModel
+from dasmil.models.options import Count, Number, Phi, Pooling, Probability, Size
 from dasmil.models.sa import SAAggregator
 from dasmil.nn import DistanceAwareAttention
 
@@ -41,25 +41,23 @@ class DASMIL(MILModel):
     def __init__(
         self,
         *,
-        hidden: int = 10,
-        out_features: int | None = None,
-        heads: int = 1,
-        layers: int = 1,
-        pooling: str = "max",
+        hidden: Size = 10,
+        out_features: Size | None = None,
+        heads: Count = 1,
+        layers: Count = 1,
+        pooling: Pooling = "max",
         embeddings: str = "kqv",
         product_term: bool = False,
         train_embeddings: bool = True,
         train_phi: bool = True,
-        phi: str = "sigmoid",
-        theta_init: float | Sequence[float] = 0.5,
-        beta_init: float | Sequence[float] = 10.0,
+        phi: Phi = "sigmoid",
+        theta_init: Number | Sequence[Number] = 0.5,
+        beta_init: Number | Sequence[Number] = 10.0,
         self_pair: bool = True,
-        dropout: float = 0.1,
+        dropout: Probability = 0.1,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)
-        if layers < 1:
-            raise InputError(f"layers is {layers}, expected 1 or more")
         out = self.encoded if out_features is None else out_features
         sizes = [self.encoded] + [out] * layers
         stack = [

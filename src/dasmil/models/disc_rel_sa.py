@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Unpack
 
 from dasmil.models.base import CommonOptions, MILModel
+from dasmil.models.options import Bins, Count, Pooling, Probability, Size
 from dasmil.models.sa import SAAggregator
 from dasmil.nn.discrete import DiscreteDistanceAttention
 
@@ -31,15 +32,15 @@ class DiscRelSA(MILModel):
     def __init__(
         self,
         *,
-        hidden: int = 10,
-        out_features: int | None = None,
-        heads: int = 1,
-        bins: int = 10,
-        pooling: str = "max",
+        hidden: Size = 10,
+        out_features: Size | None = None,
+        heads: Count = 1,
+        bins: Bins = 10,
+        pooling: Pooling = "max",
         embeddings: str = "kqv",
         self_pair: bool = True,
         qk_twice: bool = False,
-        dropout: float = 0.1,
+        dropout: Probability = 0.1,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)

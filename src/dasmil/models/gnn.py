@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.options import Pooling, Size
 from dasmil.nn import check_pooling, pool
 from dasmil.nn.graph import GATLayer, GCNLayer, distance_edges, real_instances
 
@@ -43,7 +44,7 @@ class GAT(MILModel):
     paper = "Velickovic et al. 2018, Graph attention networks"
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 20}}
 
-    def __init__(self, *, hidden: int = 20, pooling: str = "max", **common: Unpack[CommonOptions]) -> None:
+    def __init__(self, *, hidden: Size = 20, pooling: Pooling = "max", **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
         layers: list[nn.Module] = [GATLayer(size, hidden) for size in (self.encoded, hidden)]
         self.aggregator = GraphAggregator(layers, pooling, None)
@@ -62,7 +63,7 @@ class GCN(MILModel):
     position = "relative"
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 15}}
 
-    def __init__(self, *, hidden: int = 15, pooling: str = "max", **common: Unpack[CommonOptions]) -> None:
+    def __init__(self, *, hidden: Size = 15, pooling: Pooling = "max", **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
         layers: list[nn.Module] = [GCNLayer(size, hidden) for size in (self.encoded, hidden)]
         self.aggregator = GraphAggregator(layers, pooling, self.distance_scale)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.options import Size
 from dasmil.nn import Linear, pool
 from dasmil.nn.graph import SAGELayer, link_loss, real_instances
 
@@ -82,7 +83,7 @@ class MILGNN(MILModel):
     idle_parameters = ("aggregator.assign*", "aggregator.side*", "aggregator.embed3*")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 20}}
 
-    def __init__(self, *, hidden: int = 20, **common: Unpack[CommonOptions]) -> None:
+    def __init__(self, *, hidden: Size = 20, **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
         self.aggregator = MILGNNAggregator(self.encoded, hidden, self.n_logits, deep_supervision=self.deep_supervision)
         self.classifier = MLP(hidden, self.n_logits)

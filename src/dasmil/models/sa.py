@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.options import Count, Pooling, Probability, Size
 from dasmil.nn import DistanceAwareAttention, check_pooling, pool
 
 
@@ -41,11 +42,11 @@ class SA(MILModel):
     def __init__(
         self,
         *,
-        hidden: int = 10,
-        out_features: int | None = None,
-        heads: int = 1,
-        pooling: str = "max",
-        dropout: float = 0.1,
+        hidden: Size = 10,
+        out_features: Size | None = None,
+        heads: Count = 1,
+        pooling: Pooling = "max",
+        dropout: Probability = 0.1,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.options import Count, Length, Pooling, Probability, Size
 from dasmil.models.sa import SAAggregator
 from dasmil.nn import DistanceAwareAttention
 from dasmil.nn.position import AxialEncoding, FourierEncoding
@@ -43,12 +44,12 @@ class SAAxial(MILModel):
     def __init__(
         self,
         *,
-        hidden: int = 15,
-        out_features: int | None = None,
-        heads: int = 1,
-        pooling: str = "max",
-        dropout: float = 0.1,
-        position_scale: float = 1.0,
+        hidden: Size = 15,
+        out_features: Size | None = None,
+        heads: Count = 1,
+        pooling: Pooling = "max",
+        dropout: Probability = 0.1,
+        position_scale: Length = 1.0,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dasmil.errors import InputError
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.options import Probability, Size
 from dasmil.nn import Linear
 from dasmil.nn.linear import per_run
 
@@ -116,7 +116,7 @@ class SetTransformer(MILModel):
     idle_parameters = ("aggregator.*key.bias",)  # the same for all keys, so it cancels in the softmax
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 10}}
 
-    def __init__(self, *, hidden: int = 10, dropout: float = 0.5, **common: Unpack[CommonOptions]) -> None:
+    def __init__(self, *, hidden: Size = 10, dropout: Probability = 0.5, **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
         self.aggregator = SetAggregator([SAB(self.encoded, hidden), SAB(hidden, hidden)], hidden, dropout)
         self.classifier = self.make_classifier(hidden)
@@ -131,11 +131,14 @@ class ISetTransformer(MILModel):
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"hidden": 15}}
 
     def __init__(
-        self, *, hidden: int = 15, inducing_points: int = 32, dropout: float = 0.5, **common: Unpack[CommonOptions]
+        self,
+        *,
+        hidden: Size = 15,
+        inducing_points: Size = 32,
+        dropout: Probability = 0.5,
+        **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)
-        if inducing_points < 1:
-            raise InputError(f"inducing_points is {inducing_points}, expected 1 or more")
         blocks: list[nn.Module] = [ISAB(size, hidden, inducing_points) for size in (self.encoded, hidden)]
         self.aggregator = SetAggregator(blocks, hidden, dropout)
         self.classifier = self.make_classifier(hidden)

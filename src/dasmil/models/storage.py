@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from dasmil import __version__
-from dasmil.errors import DataError, InputError
+from dasmil.errors import WORD, DataError, InputError, named, shown
 from dasmil.files import replacing, write_text
 
 if TYPE_CHECKING:
@@ -57,17 +59,21 @@ def load_model(path: str | Path) -> MILModel:
     from dasmil.models import MODELS
 
     file = find_model(Path(path))
-    header, tensors = _read(file)
-    name, options = _description(file, header)
-    if name not in MODELS:
-        raise DataError(f"{file} holds a model named {name!r}, which this dasmil ({__version__}) does not know")
-    try:
-        with torch.device("meta"):  # sizes only: nothing is allocated before they are known to match
-            model = MODELS[name](**options)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{file}: its configuration does not make a {name} model: {error}") from error
-    _check_tensors(file, {key: value.shape for key, value in model.state_dict().items()}, tensors)
-    model.load_state_dict(tensors, assign=True)
+    with _opened(file) as reader:
+        name, options = _description(file, reader.metadata() or {})
+        if name not in MODELS:
+            raise DataError(
+                f"{file} holds a model named {shown(name)}, which this dasmil ({__version__}) does not know"
+            )
+        try:
+            with torch.device("meta"):  # sizes only: nothing is allocated before they are known to match
+                model = MODELS[name](**options)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{file}: its configuration does not make a {name} model: {error}") from error
+        expected = model.state_dict()
+        _check_tensors(file, expected, reader)
+        tensors = {key: reader.get_tensor(key).clone() for key in expected}
+    model.load_state_dict(_one_type(tensors), assign=True)
     return model.eval()
 
 
@@ -87,42 +93,62 @@ def find_model(path: Path) -> Path:
     return min(found, key=lambda file: [int(number) for number in re.findall(r"-(\d+)", str(file.relative_to(path)))])
 
 
-def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """The file with its header read and nothing else; what is wrong with it is one clear error."""
     try:
         with safe_open(file, framework="pt") as reader:
-            header = reader.metadata() or {}
-            return header, {key: reader.get_tensor(key).clone() for key in reader.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+            yield reader
+    except (SafetensorError, OSError, MemoryError) as error:
         raise DataError(
-            f"{file} is not a readable safetensors file ({error}): expected a file written by model.save"
+            f"{file} is not a readable safetensors file ({str(error)[:WORD]}): expected a file written by model.save"
         ) from error
 
 
 def _description(file: Path, header: dict[str, str]) -> tuple[str, dict[str, Any]]:
     if header.get("format") != FORMAT:
         raise DataError(
-            f"{file} was not written by dasmil (its header says {header.get('format')!r}, expected {FORMAT!r})"
+            f"{file} was not written by dasmil (its header says {shown(header.get('format'))}, expected {FORMAT!r})"
         )
     if header.get("format_version") != str(FORMAT_VERSION):
         raise DataError(
-            f"{file} has format version {header.get('format_version')!r}, this dasmil ({__version__}) reads "
-            f"{FORMAT_VERSION}: use the dasmil that wrote it ({header.get('dasmil_version')})"
+            f"{file} has format version {shown(header.get('format_version'))}, this dasmil ({__version__}) reads "
+            f"{FORMAT_VERSION}: use the dasmil that wrote it ({shown(header.get('dasmil_version'))})"
         )
     try:
         description = json.loads(header["model"])
         return str(description["name"]), dict(description["options"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{file}: the configuration in its header is broken ({error!r})") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"{file}: the configuration in its header is broken ({shown(error)})") from error
 
 
-def _check_tensors(file: Path, expected: dict[str, torch.Size], found: dict[str, Tensor]) -> None:
-    complaints = []
-    if missing := sorted(expected.keys() - found.keys()):
-        complaints.append(f"missing tensors: {', '.join(missing)}")
-    if extra := sorted(found.keys() - expected.keys()):
-        complaints.append(f"unexpected tensors: {', '.join(extra)}")
-    for key in sorted(expected.keys() & found.keys()):
-        if found[key].shape != expected[key]:
-            complaints.append(f"{key} has shape {tuple(found[key].shape)}, expected {tuple(expected[key])}")
+def _check_tensors(file: Path, expected: dict[str, Tensor], reader: Any) -> None:
+    """Names, shapes and number types as the header of the file declares them, before a tensor is read."""
+    complaints: list[str] = []
+    found: list[str] = list(reader.keys())
+    if missing := sorted(expected.keys() - set(found)):
+        complaints.append(f"missing tensors: {named(missing)}")
+    if extra := sorted(set(found) - expected.keys()):
+        complaints.append(f"unexpected tensors: {named(extra)}")
+    for key in sorted(expected.keys() & set(found)):
+        part, like = reader.get_slice(key), expected[key]
+        shape, kind = tuple(part.get_shape()), str(part.get_dtype())
+        if shape != tuple(like.shape):
+            complaints.append(f"{key} has shape {shown(shape)}, expected {tuple(like.shape)}")
+        elif like.is_floating_point() and kind not in _FLOATS:
+            complaints.append(f"{key} holds {kind} numbers, expected one of {', '.join(_FLOATS)}")
+        elif not like.is_floating_point() and kind[:1] not in "IUB":
+            complaints.append(f"{key} holds {kind} numbers, expected whole ones")
     if complaints:
-        raise DataError(f"{file} does not match its configuration; {'; '.join(complaints)}")
+        more = f"; and {len(complaints) - 5} more" if len(complaints) > 5 else ""
+        raise DataError(f"{file} does not match its configuration; {'; '.join(complaints[:5])}{more}")
+
+
+_FLOATS = ("F32", "F64", "F16", "BF16")
+
+
+def _one_type(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All parameters in one type that every layer computes with: float64 where all are, else float32."""
+    floats = {value.dtype for value in tensors.values() if value.is_floating_point()}
+    dtype = torch.float64 if floats == {torch.float64} else torch.float32
+    return {key: value.to(dtype) if value.is_floating_point() else value for key, value in tensors.items()}

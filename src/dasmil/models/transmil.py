@@ -10,6 +10,7 @@ from nystrom_attention import NystromAttention
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.options import Probability, Size
 from dasmil.nn import Linear
 from dasmil.nn.linear import per_run
 from dasmil.nn.nystrom import LayerNorm, depthwise, short_nystrom
@@ -108,7 +109,7 @@ class TransMIL(MILModel):
     permutation_invariant = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {}, "camelyon16": {}}
 
-    def __init__(self, *, features: int = 512, dropout: float = 0.1, **common: Unpack[CommonOptions]) -> None:
+    def __init__(self, *, features: Size = 512, dropout: Probability = 0.1, **common: Unpack[CommonOptions]) -> None:
         super().__init__(**common)
         self.aggregator = TransMILAggregator(self.encoded, features, dropout)
         self.classifier = self.make_classifier(features)

@@ -147,8 +147,9 @@ class Feed:
                     digest.update(memoryview(tensor.contiguous().view(torch.uint8).numpy()))  # pyright: ignore
             size_bytes += bag.features.numel() * 4
             norm = torch.linalg.vector_norm
-            absolute += float(norm(bag.features, 1, dtype=torch.float32))
-            squares += float(norm(bag.features, 2, dtype=torch.float32)) ** 2
+            values = bag.features.to(torch.float32)
+            absolute += float(norm(values, 1))
+            squares += float(norm(values, 2)) ** 2
             if kept is not None:
                 kept.append(bag)
                 if size_bytes > limit:

@@ -43,7 +43,8 @@ def parse_grid(entries: Sequence[str], model: str) -> dict[str, list[Any]]:
     if model not in MODELS:
         raise unknown_name("model", model, MODELS)
     grid: dict[str, list[Any]] = {}
-    known = [*TrainingConfig.model_fields, *MODELS[model].options()]
+    options = MODELS[model].schema()
+    known = [*TrainingConfig.model_fields, *options]
     for entry in entries:
         name, equals, values = entry.partition("=")
         name = name.strip().replace("-", "_")
@@ -53,7 +54,8 @@ def parse_grid(entries: Sequence[str], model: str) -> dict[str, list[Any]]:
             raise unknown_name(f"setting of training or option of {model}", name, known)
         if name in grid:
             raise InputError(f"--grid {name} was given twice: list all its values once")
-        grid[name] = [_value(text.strip()) for text in values.split(",")]
+        found = [_value(text.strip()) for text in values.split(",")]
+        grid[name] = found if name not in options else [options[name].check(value) for value in found]
     if not grid:
         raise InputError("nothing to search: give at least one --grid name=value,value")
     return grid
