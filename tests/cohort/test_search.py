@@ -203,8 +203,8 @@ def test_grid_names_are_checked() -> None:
         ({"lr": [1e-2, "abc"]}, "training setting lr: .*found 'abc'"),
         ({"lr": [1e-2, -1]}, "training setting lr: Input should be greater than 0"),
         ({"warmup_epochs": [0, 5]}, "warmup_epochs is 5.0, expected less than epochs"),
-        ({"lr": [1e-2], "pooling": ["max", "foo"]}, "unknown pooling 'foo'"),
-        ({"hidden": [8, "abc"]}, "das-mil cannot be made with hidden=abc"),
+        ({"lr": [1e-2], "pooling": ["max", "foo"]}, "pooling is 'foo', expected one of max"),
+        ({"hidden": [8, "abc"]}, "hidden is 'abc', expected a whole number"),
         ({"n_classes": [2, 3]}, "n_classes is 3, but the training labels have 2 classes"),
     ],
 )
