@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NewType, get_args
 
@@ -94,6 +95,8 @@ class Bag:
             if value is not None and name != "coords" and value.ndim != 1:
                 raise self._error(f"{name} has shape {tuple(value.shape)}, expected [{n}]: one value per instance")
         if self.instance_ids is not None:
+            if isinstance(self.instance_ids, str) or not isinstance(self.instance_ids, Iterable):
+                raise self._error(f"instance_ids is {shown(self.instance_ids)}, expected one name for each instance")
             object.__setattr__(self, "instance_ids", tuple(map(str, self.instance_ids)))
             if len(self.instance_ids) != n:
                 raise self._error(f"{n} rows of features but {len(self.instance_ids)} instance_ids: give one for each")
