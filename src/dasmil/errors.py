@@ -26,6 +26,10 @@ class DataError(DasmilError, ValueError):
     """A file or a bag whose content is broken or contradictory."""
 
 
+class ScaleError(DataError):
+    """A scale that a file and the user, or a file and itself, do not agree on: no slide is left out because of it."""
+
+
 class StorageError(DataError, OSError):
     """A file that could not be written: the disk is full, the folder is not writable."""
 

@@ -138,6 +138,8 @@ def _from_numpy(name: str, value: Any) -> Tensor:
             raise DataError(f"{name} hold {array.max()}, expected numbers below 2^63")
         array = array.astype(np.int64)
     array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in array.strides):  # PyTorch has none, not even of arrays with a single element
+        array = array.copy()
     return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
 

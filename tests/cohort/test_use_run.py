@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -14,7 +15,7 @@ from calls import read, run
 from dasmil.cli import view
 from dasmil.cli.cohort_arguments import BagArguments, CohortArguments
 from dasmil.cli.cohort_source import read_alike
-from dasmil.errors import InputError
+from dasmil.errors import DataError, InputError
 from dasmil.viewer.shelf import Shelf
 
 
@@ -185,3 +186,27 @@ def test_columns_of_another_table_may_be_in_any_order(tmp_path: Path) -> None:
     for name in ("ab", "ba"):
         run("predict", tmp_path / "run", "--bags", tmp_path / f"{name}.csv", "-o", tmp_path / f"{name}.out")
     assert (tmp_path / "ab.out").read_text() == (tmp_path / "ba.out").read_text()
+
+
+def test_a_bad_slide_is_left_out_named_and_told_by_the_exit_code(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bags, labels, out = tmp_path / "bags", tmp_path / "labels.csv", tmp_path / "run"
+    shutil.copytree(made / "bags", bags)
+    labels.write_text("\n".join(["slide,label", *(f"made-{i:04d},{'ab'[i % 2]}" for i in range(30))]))
+    data = (bags / "made-0003.h5").read_bytes()
+    (bags / "made-0003.h5").write_bytes(data[: len(data) // 2])
+    train = ("train", "--bags", bags, "--labels", labels, "--model", "mean-pool", "--epochs", 1)
+    with pytest.raises(DataError, match="1 slides left out, because they cannot be read: made-0003"):
+        run(*train, "--strict", "--out", tmp_path / "strict")
+    assert run(*train, "--out", out) == 1
+    assert "1 slides left out, because they cannot be read: made-0003" in capsys.readouterr().err
+    assert "Left out" in (out / "report.html").read_text()
+    assert "made-0003" in read(out / "data.json")["left_out"]
+    predict = ("predict", out, "--bags", bags, "-o", tmp_path / "p.csv")
+    with pytest.raises(DataError, match="made-0003"):
+        run(*predict, "--strict")
+    assert run(*predict) == 1
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert len(rows) == 30
+    assert [(row["bag_id"], row["probability"]) for row in rows if row["problem"]] == [("made-0003", "")]

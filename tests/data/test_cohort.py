@@ -167,9 +167,10 @@ def test_bags_are_read_when_asked_for(tmp_path: Path, monkeypatch: pytest.Monkey
     read: list[str] = []
     original = cohort_module.read_features
 
-    def counting(path: Path, scale: object) -> object:
-        read.append(path.stem)
-        return original(path, scale)  # type: ignore[arg-type]
+    def counting(path: Path, scale: object, features: bool = True) -> object:
+        if features:
+            read.append(path.stem)
+        return original(path, scale, features=features)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cohort_module, "read_features", counting)
     cohort = load_cohort(tmp_path, rows(("a", "0"), ("bb", "1"), ("ccc", "1")))
@@ -242,3 +243,48 @@ def test_three_classes(tmp_path: Path) -> None:
         stamp(tmp_path, name)
     cohort = load_cohort(tmp_path, rows(("a", "x"), ("b", "y"), ("c", "z")), classes=["z", "y", "x"])
     assert [cohort[i].label for i in range(3)] == [2, 1, 0]
+
+
+def spoil(folder: Path) -> None:
+    """Three slides that cannot be read: a truncated file, one without tiles, one that is not HDF5."""
+    stamp(folder, "cut")
+    data = (folder / "cut.h5").read_bytes()
+    (folder / "cut.h5").write_bytes(data[: len(data) // 2])
+    with h5py.File(folder / "none.h5", "w") as file:
+        file["feats"], file["coords"] = np.zeros((0, 3), np.float32), np.zeros((0, 2))
+        file.attrs.update({"tile_size_um": 256.0, "unit": "um"})
+    (folder / "text.h5").write_text("no features")
+
+
+def test_slides_that_cannot_be_read_are_left_out_and_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        stamp(tmp_path, name)
+    spoil(tmp_path)
+    table = rows(*((name, str(i % 2)) for i, name in enumerate(("a", "b", "cut", "none", "text"))))
+    cohort = load_cohort(tmp_path, table)
+    assert cohort.bag_ids == ["a", "b"]
+    assert [len(bag) for bag in cohort] == [5, 5]
+    assert cohort.report.classes == {"0": 1, "1": 1}
+    assert list(cohort.report.unreadable) == ["cut", "none", "text"]
+    (line,) = cohort.report.unmatched
+    assert line.startswith("3 slides left out, because they cannot be read: cut, none, text; the first: ")
+    with pytest.raises(DataError, match=r"3 slides left out, .*leave --strict out to go on"):
+        load_cohort(tmp_path, table, strict=True)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.h5").unlink()
+    with pytest.raises(DataError, match="none of the 3 slides can be read; the first: "):
+        load_cohort(tmp_path, table)
+
+
+def test_a_scale_that_does_not_agree_leaves_no_slide_out(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        stamp(tmp_path, name)
+    with pytest.raises(DataError, match="declares tile_size_um 256, but 100 was given"):
+        load_cohort(tmp_path, rows(("a", "0"), ("b", "1")), scales=Scales(table={"a": Scale(tile_um=100)}))
+
+
+def test_classes_that_differ_in_case_only_are_said(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        stamp(tmp_path, name)
+    lines = load_cohort(tmp_path, rows(("a", "WT"), ("b", "wt"), ("c", "MUT"))).report.lines()
+    assert "'WT' and 'wt' count as 2 classes; write them alike if they are one" in lines

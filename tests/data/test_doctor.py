@@ -205,3 +205,19 @@ def test_names_with_square_brackets_are_printed_as_they_are(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert list(_shown([(1, 2, "slide[he]"), (2, 2, "x[/b]")], quiet=False)) == [(2, 2, "x[/b]")]
     assert "Checking x[/b]" in capsys.readouterr().err
+
+
+def test_two_scanners_are_one_scale_and_two_scales_are_not(tmp_path: Path) -> None:
+    for name, tile in (("a", 256.0), ("b", 257.3)):
+        write(tmp_path / "bags", name, grid(step=tile), tile_size_um=tile)
+    assert check(tmp_path / "bags").findings == []
+    write(tmp_path / "bags", "c", grid(step=128.0), tile_size_um=128.0)
+    (finding,) = check(tmp_path / "bags").findings
+    assert (finding.level, finding.check, finding.slides) == ("error", "mixed scales", ("c",))
+
+
+def test_cells_are_not_held_to_the_grid_of_tiles(tmp_path: Path) -> None:
+    places = np.random.default_rng(0).uniform(0, 2000, (300, 2))
+    for name, size in (("small", 5.0), ("large", 200.0)):
+        write(tmp_path / name, "a", places, tile_size_um=size)
+        assert check(tmp_path / name).findings == []

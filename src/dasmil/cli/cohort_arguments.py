@@ -51,7 +51,7 @@ class BagArguments:
     max_instances
         Use at most this many instances of a bag, drawn at random (the paper: 6,000). Default: all.
     strict
-        Stop when a slide has no label or a label no slide, instead of reporting it.
+        Stop when a slide has no label, a label no slide or a slide cannot be read, instead of leaving it out.
     bag_column
         In a table of cells: the column that names the bag.
     x_column

@@ -232,6 +232,8 @@ def cohort_words(cohort: Cohort) -> dict[str, str]:
     found = {"slides": lines[0]}
     if lines[1:]:
         found["unmatched"] = "; ".join(lines[1:])
+    if cohort.report.unreadable:
+        found["left_out"] = "; ".join(f"{name}: {why}" for name, why in cohort.report.unreadable.items())
     return found | {"positions": cohort.positions}
 
 

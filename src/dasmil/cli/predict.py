@@ -19,6 +19,7 @@ def predict(
     mpp: str | None = None,
     tile_um: float | None = None,
     scale_table: Path | None = None,
+    strict: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Predict every bag of a folder with the mean probability over all seeds (and folds) of a run.
 
@@ -39,6 +40,9 @@ def predict(
         Edge of a tile in micrometres, where the files do not say.
     scale_table
         CSV with slide and any of mpp, tile_um, for slides that differ.
+    strict
+        Refuse slides that cannot be read, instead of leaving them out: then they are rows of the CSV without a
+        probability, with the reason, and the exit code is 1.
     """
     from dasmil.cli.sources import unlabelled_bags
     from dasmil.files import write_csv
@@ -46,10 +50,17 @@ def predict(
     from dasmil.train.run_dir import StoredRun
 
     stored = StoredRun.read(run)
-    found = unlabelled_bags(bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, config=stored.config)
+    found = unlabelled_bags(
+        bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, config=stored.config, strict=strict
+    )
     rows = predict_run(stored, found)
-    write_csv(output, rows)
+    left_out = found.report.unreadable
+    if left_out:
+        problems = [dict.fromkeys(rows[0], "") | {"bag_id": name, "problem": why} for name, why in left_out.items()]
+        write_csv(output, [{**row, "problem": ""} for row in rows] + problems)
+    else:
+        write_csv(output, rows)
     models = len(stored.model_files())
     print(f"{len(rows):,} bags, mean of {models} model{'s' if models > 1 else ''}")
     print(output)
-    return 0
+    return 1 if left_out else 0

@@ -136,6 +136,7 @@ def unlabelled_bags(
     tile_um: float | None,
     scale_table: Path | None,
     config: Mapping[str, Any] | None = None,
+    strict: bool = False,
 ) -> Cohort:
     """Feature files, or a table of cells; with the configuration of a run they are read as its own were."""
     from dasmil.cli.cohort_arguments import BagArguments
@@ -152,4 +153,4 @@ def unlabelled_bags(
             f"{bags} is a table of cells, and {whose} which of its columns are what: "
             f"give {'the run directory instead' if config is None else 'a folder of feature files'}"
         )
-    return read_alike(data, BagArguments(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table))
+    return read_alike(data, BagArguments(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict))

@@ -202,7 +202,7 @@ def run(
     else:
         print_summary(summary, StoredRun.read(out).classes)
         print(report)
-    return 0
+    return 1 if any("left_out" in splits.data for splits in rounds) else 0
 
 
 def _report(out: Path) -> Path:

@@ -21,9 +21,9 @@ from dasmil.data.formats import (
     slide_name,
 )
 from dasmil.data.labels import LabelRow
-from dasmil.data.match import CohortReport, Found, Matched, found_in, match_labels
+from dasmil.data.match import CohortReport, Found, Matched, found_in, match_labels, without_unreadable
 from dasmil.data.scale import Scales
-from dasmil.errors import DataError, InputError
+from dasmil.errors import DataError, InputError, ScaleError
 from dasmil.types import Bag
 
 
@@ -145,7 +145,8 @@ def load_cohort(
 
     labels None: for prediction; class numbers that bags carry themselves are kept. A patient that the table leaves open
     is that of the bag, a value that contradicts the table's gives way and is reported.
-    strict: slides without a label and labels without a slide are errors instead of lines in the report.
+    A slide whose file is damaged, empty or without positions is left out, and the report says so.
+    strict: slides without a label, labels without a slide and slides left out are errors instead of lines there.
     """
     scales = scales or Scales()
     if isinstance(bags, str | Path):
@@ -156,11 +157,28 @@ def load_cohort(
         found = [Found(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
         readers = {bag.bag_id: _memory_source(bag) for bag in bags}
     matched = match_labels(found, labels, classes)
+    matched = without_unreadable(matched, _unreadable(matched, scales))
     report = replace(matched.report, scales_without_slide=scales.without_slide(bag.name for bag in found))
     if strict and report.unmatched:
-        raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}")
+        raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}; leave --strict out to go on")
     entries = _per_patient(matched, readers) if per_patient else _per_slide(matched, readers)
     return Cohort(entries, matched.classes, report, scales=scales, max_instances=max_instances, seed=seed)
+
+
+def _unreadable(matched: Matched, scales: Scales) -> dict[str, str]:
+    """The slides that cannot be read, with the reason; their features are not read for it."""
+    reasons: dict[str, str] = {}
+    for slide in matched.slides:
+        if slide.path is not None:
+            try:
+                found = read_features(slide.path, scales.of(slide.name), features=False)
+                if not np.isfinite(found.coords).all():
+                    raise DataError(f"{slide.path}: instances have NaN or infinite coordinates; repair them")
+            except ScaleError:
+                raise
+            except DataError as error:
+                reasons[slide.name] = str(error)
+    return reasons
 
 
 def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:

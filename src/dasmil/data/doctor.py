@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
-from dasmil.data.formats.contents import measured_stride, shows_stride
-from dasmil.data.labels import LabelRow, as_number
+from dasmil.data.formats.contents import measured_stride, off_grid, shows_stride
+from dasmil.data.labels import LabelRow
 from dasmil.data.match import Matched, check_trainable, found_in, match_labels, one_class_parts, shortened
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import DasmilError
@@ -107,7 +107,7 @@ def _check_contents(file: FeatureFile, scale: Scale, row: dict[str, Any]) -> Ite
         yield "warning", "duplicated coordinates", f"{repeated} of {len(file.coords)} instances share a position"
     stride = measured_stride(file.coords)
     row["stride_um"] = None if np.isnan(stride) else round(stride, 3)
-    if file.tile_um and np.isfinite(stride):
+    if file.tile_um and np.isfinite(stride) and not off_grid(file.coords):
         ratio = stride / file.tile_um
         if ratio < 0.99:
             yield (
@@ -167,17 +167,28 @@ def _check_mixture(rows: Sequence[dict[str, Any]]) -> list[Finding]:
         ("format", "mixed formats", "warning"),
     )
     for column, check, level in checks:
-        values: dict[Any, list[str]] = {}
-        for row in rows:
-            value = row.get(column)
-            if value is not None:
-                values.setdefault(round(value, 1) if isinstance(value, float) else value, []).append(row["slide"])
+        values = _alike_values([(row[column], row["slide"]) for row in rows if row.get(column) is not None])
         if len(values) > 1:
             ranked = sorted(values.items(), key=lambda item: -len(item[1]))
             counts = ", ".join(f"{value} ({len(slides)} slides)" for value, slides in ranked)
             others = tuple(slide for _, slides in ranked[1:] for slide in slides)
             findings.append(Finding(level, check, f"{column}: {counts}", others))
     return findings
+
+
+SCANNERS = 1.02  # of one cohort they differ in their um per pixel by a part of this without anything being wrong
+
+
+def _alike_values(found: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
+    """Slides by value; lengths that differ no more than those of two scanners are one."""
+    values: dict[Any, list[str]] = {}
+    group: float | None = None
+    for value, slide in sorted(found, key=lambda item: item[0]):
+        if isinstance(value, float):
+            group = value if group is None or value > SCANNERS * group else group
+            value = round(group, 1)
+        values.setdefault(value, []).append(slide)
+    return values
 
 
 def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[list[str], list[Finding]]:
@@ -191,23 +202,12 @@ def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[li
         check_trainable(report)
     except DasmilError as error:
         findings.append(Finding("error", "one class only", str(error)))
-    findings += [Finding("warning", "class names", line) for line in _alike(matched.classes)]
+    findings += [Finding("warning", "class names", line) for line in report.doubtful]
     if report.splits:
         findings += _check_splits(matched)
     else:
         findings += [Finding("warning", "few patients", line) for line in _few_patients(matched)]
     return report.lines()[:1], findings
-
-
-def _alike(classes: Sequence[str]) -> Iterator[str]:
-    """Class names that are one number, or one word but for case: most likely one class written in two ways."""
-    groups: dict[float | str, list[str]] = {}
-    for name in classes:
-        number = as_number(name)
-        groups.setdefault(name.casefold() if number is None else number, []).append(name)
-    for names in groups.values():
-        if len(names) > 1:
-            yield f"{' and '.join(map(repr, names))} count as {len(names)} classes; write them alike if they are one"
 
 
 def _check_splits(matched: Matched) -> Iterator[Finding]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dasmil.data.formats import slide_name
-from dasmil.data.labels import LabelRow, class_names, plain_slide
+from dasmil.data.labels import LabelRow, as_number, class_names, plain_slide
 from dasmil.data.store import read_bag_info
 from dasmil.data.text_table import composed
 from dasmil.errors import WORD, DataError, InputError, named, shown
@@ -37,7 +37,10 @@ class Slide:
 
 @dataclass(frozen=True)
 class CohortReport:
-    """What was joined and what was left over; lists hold names, nothing is dropped without being in one of them."""
+    """What was joined and what was left over; lists hold names, nothing is dropped without being in one of them.
+
+    unreadable: slides that were left out because their file is damaged, empty or without positions, with the reason.
+    """
 
     n_slides: int
     n_patients: int
@@ -47,6 +50,7 @@ class CohortReport:
     empty_labels: list[str] = field(default_factory=list)
     repeated_rows: list[str] = field(default_factory=list)
     scales_without_slide: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
     other_patient: list[str] = field(default_factory=list)
     other_label: list[str] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
@@ -61,7 +65,15 @@ class CohortReport:
             ("slides listed twice with the same values", self.repeated_rows),
             ("rows of the scale table without a slide", self.scales_without_slide),
         )
-        return _listed(kinds)
+        return _listed(kinds) + self.left_out
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line for slides that cannot be read, with the reason of the first."""
+        if not self.unreadable:
+            return []
+        slides, reason = list(self.unreadable), next(iter(self.unreadable.values()))
+        return [f"{len(slides)} slides left out, because they cannot be read: {shortened(slides)}; the first: {reason}"]
 
     @property
     def overruled(self) -> list[str]:
@@ -72,13 +84,26 @@ class CohortReport:
         )
         return _listed(kinds)
 
+    @property
+    def doubtful(self) -> list[str]:
+        """Class names that are one number, or one word but for case: most likely one class written in two ways."""
+        groups: dict[float | str, list[str]] = {}
+        for name in self.classes:
+            number = as_number(name)
+            groups.setdefault(name.casefold() if number is None else number, []).append(name)
+        return [
+            f"{' and '.join(map(shown, names))} count as {len(names)} classes; write them alike if they are one"
+            for names in groups.values()
+            if len(names) > 1
+        ]
+
     def lines(self) -> list[str]:
         """The report for people."""
         counts = ", ".join(f"{count} of class {name[:WORD]}" for name, count in self.classes.items()) or "no labels"
         head = f"{self.n_slides} slides of {self.n_patients} patients; {counts}"
         if self.splits:
             head += "; " + ", ".join(f"{name} {count}" for name, count in self.splits.items())
-        return [head, *self.unmatched, *self.overruled]
+        return [head, *self.unmatched, *self.overruled, *self.doubtful]
 
 
 @dataclass(frozen=True)
@@ -179,6 +204,27 @@ def _nothing_matched(found: Sequence[Found], rows: Mapping[str, LabelRow], empty
         f"no slide has a label: the bags are named like {shortened([bag.name for bag in found], 2)}, "
         f"the label table like {shortened(list(rows), 2)}; {hint}"
     )
+
+
+def without_unreadable(matched: Matched, unreadable: Mapping[str, str]) -> Matched:
+    """The cohort without the slides that cannot be read, which its report names; one without any other is an error."""
+    if not unreadable:
+        return matched
+    slides = [slide for slide in matched.slides if slide.name not in unreadable]
+    if not slides:
+        reason = next(iter(unreadable.values()))
+        raise DataError(
+            f"none of the {len(unreadable)} slides can be read; the first: {reason}" if len(unreadable) > 1 else reason
+        )
+    report = replace(
+        matched.report,
+        n_slides=len(slides),
+        n_patients=_count_patients(slides),
+        classes=_count_classes(slides, matched.classes),
+        splits=dict(Counter(slide.split for slide in slides if slide.split is not None)),
+        unreadable=dict(unreadable),
+    )
+    return Matched(slides, matched.classes, report)
 
 
 def one_class_parts(parts: Mapping[str, Iterable[int | None]], classes: Sequence[str]) -> list[str]:

@@ -18,8 +18,8 @@ from dasmil.vocabulary import METRICS
 MAX_BAG_ROWS = 5000
 FACTS = {
     "name": "Data set", "protocol": "Protocol", "bags": "Bags", "split_seed": "Split seed", "slides": "Cohort",
-    "unmatched": "Not matched", "positions": "Positions", "test_set": "Test set", "fold": "Fold",
-    "folds": "Folds",
+    "unmatched": "Not matched", "left_out": "Left out", "positions": "Positions", "test_set": "Test set",
+    "fold": "Fold", "folds": "Folds",
 }  # fmt: skip
 """Titles of what data.json notes about the bags."""
 

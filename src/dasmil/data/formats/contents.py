@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from dasmil.data.scale import Scale
-from dasmil.errors import DataError, InputError
+from dasmil.errors import InputError, ScaleError
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,12 @@ def shows_stride(coords: np.ndarray) -> bool:
     return bool(beside.sum() >= 3 and 2 * beside.sum() > len(steps))
 
 
+def off_grid(coords: np.ndarray) -> bool:
+    """Whether instances lie where things are (cells) and not on a grid: hardly two of them share an x or a y."""
+    places = np.round(coords[np.isfinite(coords).all(axis=1)], 2)
+    return len(places) >= 20 and all(len(np.unique(axis)) > 0.8 * len(places) for axis in places[:, :2].T)
+
+
 def _to_nearest(coords: np.ndarray) -> np.ndarray:
     """How far each place is from the nearest other one along x and y [n, 2]; empty for one place; NaN is no place."""
     unique = np.unique(np.asarray(coords, dtype=np.float64), axis=0)
@@ -104,7 +110,7 @@ def need_scale(path: Path, format: str, what: str) -> InputError:
 def agreed(path: Path, what: str, declared: float | None, given: float | None) -> float | None:
     """The declared value if there is one, else the given one; both but different is an error."""
     if declared is not None and given is not None and abs(declared - given) > 0.01 * declared:
-        raise DataError(f"{path}: the file declares {what} {declared:g}, but {given:g} was given; remove one of them")
+        raise ScaleError(f"{path}: the file declares {what} {declared:g}, but {given:g} was given; remove one of them")
     return declared if declared is not None else given
 
 
@@ -127,7 +133,7 @@ def pixel_scale(
     edge, source = (tile_px, "declared tile") if tile_px else (measured_stride(coords), "measured stride")
     if not tile_px and not shows_stride(coords):
         tiles = "its one tile shows" if len(coords) == 1 else f"the {len(coords)} tiles show"
-        raise DataError(
+        raise ScaleError(
             f"{path}: the scale would be --tile-um / stride, but {tiles} no stride, which takes three or more side by "
             "side and not scattered ones: give the um per pixel of this slide with --scale-table (CSV: slide, mpp), "
             "or of all with --mpp"

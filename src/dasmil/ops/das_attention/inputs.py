@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from numbers import Real
 
 import torch
@@ -96,7 +97,7 @@ def check_scales(scale: float | Tensor, distance_scale: float | Tensor) -> None:
             if name == "scale" and found.device.type != "cpu":
                 continue
             number = found.item()
-        if not isinstance(number, Real) or not above < float(number) < math.inf:
+        if not isinstance(number, Real) or not above < number <= sys.float_info.max:
             told = f"a tensor of shape {_show(number.shape)}" if isinstance(number, Tensor) else repr(number)
             raise InputError(f"{name} is {told}, expected {expected}")
 
