@@ -12,7 +12,8 @@ if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported 
     from dasmil.data import load_dataset
     from dasmil.data.cohort import load_cohort
     from dasmil.data.store import read_bag, write_bag
-    from dasmil.models import create_model, list_models, load_model
+    from dasmil.models import create_model, list_models
+    from dasmil.runs import Run, load_model
     from dasmil.train import fit
     from dasmil.types import Bag, Explanation, Output
 
@@ -27,7 +28,8 @@ _HOMES = {
     "explain": "dasmil.attribution",
     "create_model": "dasmil.models",
     "list_models": "dasmil.models",
-    "load_model": "dasmil.models",
+    "Run": "dasmil.runs",
+    "load_model": "dasmil.runs",
     "read_bag": "dasmil.data.store",
     "write_bag": "dasmil.data.store",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "Bag",
     "Explanation",
     "Output",
+    "Run",
     "__version__",
     "create_model",
     "explain",

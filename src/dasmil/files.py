@@ -115,6 +115,23 @@ def json_hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The settings in which two configurations differ, as "name: first -> second"."""
+    found: list[str] = []
+    for key in sorted({*first, *second}):
+        a, b = first.get(key), second.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {_short(a)} -> {_short(b)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> None:
     """Write rows as CSV; columns default to those of the first row."""
     text = io.StringIO()

@@ -54,7 +54,7 @@ def test_one_bag_gives_a_page_and_its_files(run, bag_file, tmp_path, capsys):
         "explanation.html", "explanation.json", "instances.csv", "instances.geojson", "pairs.csv",
         "map-contribution.png",
     }  # fmt: skip
-    from dasmil.models import load_model
+    from dasmil import load_model
 
     call(run, "--bag", bag_file, "-o", tmp_path / "other", "--seed", 1, "--json")
     logits = [printed["logit"], json.loads(capsys.readouterr().out)["logit"]]

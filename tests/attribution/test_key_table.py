@@ -30,7 +30,7 @@ def make_run(folder, seeds=2, finished=True, **options):
         create_model("das-mil", preset="mnist-collage", **options).save(folder / f"seed-{seed}" / "model.safetensors")
         (folder / f"seed-{seed}" / "status.json").write_text(json.dumps({"fitted": seed == 0}))
     config = {
-        "format": "dasmil-run", "format_version": 1,
+        "format": "dasmil-run", "format_version": 1, "model": {"name": "das-mil"}, "seeds": list(range(seeds)),
         "data": {"name": "mnist-collage", "protocol": "published"},
         "training": {"epochs": 7, "schedule": "hold-linear", "augment": "digits", "feature_dropout": 0.3},
     }  # fmt: skip

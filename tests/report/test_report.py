@@ -13,12 +13,12 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from dasmil.errors import DataError
+from dasmil.errors import DataError, InputError
 from dasmil.report import figures, write_report
 from dasmil.report.figures import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
-from dasmil.report.run import read_run
 from dasmil.report.sections import headline
+from dasmil.runs import Run
 from dasmil.train.folds import write_fold_summary
 
 
@@ -83,7 +83,7 @@ def test_scores_in_the_page_are_those_of_the_summary(trained: Path, pages: dict[
 
 
 def test_an_interval_without_width_is_no_sign_of_certainty(trained: Path):
-    run = read_run(trained / "binary")
+    run = Run.read(trained / "binary")
     scored = run.summary["splits"]["test"]
     scored["interval"]["auroc"] = [1.0, 1.0]
     assert headline(run, "test", "auroc").note.startswith(
@@ -146,7 +146,7 @@ def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):
         status = json.loads(file.read_text())
         status["learned_distances"][0] |= {"theta": 0.0, "midpoint": 0.0}
         file.write_text(json.dumps(status))
-    found = phi_picture(read_run(binary))
+    found = phi_picture(Run.read(binary))
     assert found is not None
     scale = json.loads((binary / "config.json").read_text())["model"]["options"]["distance_scale"]
     ticks = [float(text) for text in re.findall(r">([\d.]+)</text>", found.svg)]
@@ -169,7 +169,7 @@ def test_every_fold_is_drawn_at_its_own_distance_scale(binary: Path, tmp_path: P
             (folder / f"seed-{seed}" / "status.json").write_text(json.dumps(status))
             expected.append(status["learned_distances"][0]["midpoint"])
     write_fold_summary(tmp_path / "cross", 2)
-    found = phi_picture(read_run(tmp_path / "cross"))
+    found = phi_picture(Run.read(tmp_path / "cross"))
     assert [phi.theta * phi.scale for phi in drawn] == pytest.approx(expected, rel=1e-4)
     assert found is not None
     assert f"one line per seed and fold. Halfway at {min(expected):.0f}–{max(expected):.0f} µm" in found.caption
@@ -227,7 +227,7 @@ def test_the_label_of_a_cross_validation_roc_is_the_area_of_its_curve(trained: P
             out.writeheader()
             out.writerows({**row, "probability": 0.9 + 0.1 * float(row["probability"])} for row in rows)
     write_fold_summary(folder, 2)
-    run = read_run(folder)
+    run = Run.read(folder)
     [(label, curve, _)] = roc_curves(run, "test")
     mean = run.summary["splits"]["test"]["mean"]["auroc"]
     assert label.startswith(f"AUROC {mean:.3f}")
@@ -253,13 +253,13 @@ def test_slides_of_one_patient_are_counted_and_older_files_are_read(trained: Pat
     assert ["", *(f"{s}, 16 bags of 4 patients" for s in ("test", "val", "train"))] in page.rows
     assert "Measured on test: 16 bags of 4 patients, 8 of the bags positive; 1 seed." in page.text
     assert "95 % bootstrap interval of the mean over the patients." in page.text
-    assert read_run(trained / "patients").per_seed("test")[0].patients == [f"patient {i // 4}" for i in range(16)]
+    assert Run.read(trained / "patients").per_seed("test")[0].patients == [f"patient {i // 4}" for i in range(16)]
     for file in binary.glob("seed-*/predictions.csv"):  # as older versions wrote it
         lines = file.read_text().splitlines()
         assert lines[0].endswith(",patient_id")
         file.write_text("\n".join(line.rpartition(",")[0] for line in lines))
     for run in (binary, trained / "binary"):  # a bag without a patient is its own
-        part = read_run(run).per_seed("test")[0]
+        part = Run.read(run).per_seed("test")[0]
         assert part.patients == part.bag_ids
 
 
@@ -301,8 +301,11 @@ def test_a_broken_run_gives_one_clear_error_and_no_page(binary: Path, file: str,
 
 
 def test_not_a_run_directory(tmp_path: Path):
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(InputError, match="nowhere does not exist: expected a run directory"):
         write_report(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="is not a folder"):
+        write_report(tmp_path / "file")
 
 
 def test_a_page_is_replaced_whole_or_not_at_all(binary: Path, monkeypatch: pytest.MonkeyPatch):

@@ -80,7 +80,8 @@ def test_other_bags_are_shown_with_the_class_names_of_the_run(folder: Path, monk
     model = folder / "run" / "seed-0" / "model.safetensors"
     model.parent.mkdir(parents=True)
     shutil.copy(folder / "model.safetensors", model)
-    config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "data": {"classes": ["benign", "7"]}}
+    config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "training": {}}
+    config["data"] = {"classes": ["benign", "7"]}
     (folder / "run" / "config.json").write_text(json.dumps(config))
     view_module.view(folder / "run", bags=folder / "bags")
     view_module.view(model=model, bags=folder / "bags")
@@ -94,7 +95,7 @@ def test_the_list_knows_the_patients_of_a_run_and_of_a_folder(folder: Path, monk
     seed = folder / "run" / "seed-0"
     seed.mkdir(parents=True)
     shutil.copy(folder / "model.safetensors", seed)
-    config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "data": {}}
+    config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "data": {}, "training": {}}
     (folder / "run" / "config.json").write_text(json.dumps(config))
     known = "bag_id,split,label,logit,probability,prediction"
     (seed / "predictions.csv").write_text(f"{known},patient_id\na,test,1,0,0.5,1,patient-3\nb,test,0,0,0.5,1,\n")

@@ -75,20 +75,19 @@ def table_rows(out: Path) -> list[dict[str, Any]]:
     """One row per model: parameters, our mean and deviation over seeds, and the paper's figures."""
     from importlib import resources
 
-    from dasmil.files import read_json
-    from dasmil.models import load_model
+    from dasmil.runs import Run
 
     expected = tomllib.loads(resources.files("dasmil.paper").joinpath("expected.toml").read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = []
     for name in MODELS:
-        summary = read_json(out / name / "summary.json")
-        model = load_model(out / name)
+        run = Run.read(out / name)
+        model = run.all_seeds[0].model()
         row: dict[str, Any] = {"model": name, "parameters": sum(p.numel() for p in model.parameters())}
         for split, metric in TABLE_COLUMNS:
-            found = summary["splits"].get(split)
+            found = run.summary["splits"].get(split)
             row[f"{split}_{metric}"] = None if found is None else [found["mean"][metric], found["std"][metric]]
             row[f"paper_{split}_{metric}"] = expected["camelyon16"][name][metric][split]
-        row["stuck_seeds"] = summary["stuck_seeds"]
+        row["stuck_seeds"] = run.summary["stuck_seeds"]
         rows.append(row)
     return rows
 

@@ -141,13 +141,12 @@ def opened_tests(splits: Splits, run: Path) -> Callable[[], Mapping[str, Sequenc
 
     A run that has its scores already and is merely resumed opens nothing new.
     """
-    from dasmil.train.run_dir import read_json
+    from dasmil.runs import is_finished, note_in_data, read_summary
 
     def tests() -> Mapping[str, Sequence[Bag]]:
-        known = run / "summary.json"
-        if splits.counted and not (known.is_file() and "test" in read_json(known)["splits"]):
+        if splits.counted and not (is_finished(run) and "test" in read_summary(run)["splits"]):
             n = len(splits.tests["test"])
-            _note_in_data(run, _opened(n, note_evaluation(splits.data, str(run), n)))
+            note_in_data(run, test_set=_opened(n, note_evaluation(splits.data, str(run), n)))
         return splits.tests
 
     return tests
@@ -157,6 +156,7 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
     """The locked sets of a run, opened: each time is noted in the log beside the labels, and counted."""
     from dasmil.errors import DataError, InputError
     from dasmil.report import write_report
+    from dasmil.runs import note_in_data
 
     held = {name: ids for name, ids in data.get("held_out", {}).items() if ids}
     chosen = names or list(held)
@@ -176,7 +176,7 @@ def held_out_bags(data: dict[str, Any], names: Sequence[str] | None, run: Path) 
         if missing:
             raise DataError(f"{len(missing)} {name} bags are gone, for example {missing[0]!r}: put them back")
         sets[name] = cohort.subset(numbers[bag_id] for bag_id in held[name])
-        _note_in_data(run, _opened(len(sets[name]), note_evaluation(data, str(run), len(sets[name]))))
+        note_in_data(run, test_set=_opened(len(sets[name]), note_evaluation(data, str(run), len(sets[name]))))
         write_report(run)
     return sets
 
@@ -239,16 +239,6 @@ def cohort_words(cohort: Cohort) -> dict[str, str]:
 
 def _opened(n: int, count: int) -> str:
     return f"{n} bags, opened {count} time{'s' if count > 1 else ''} (all runs on these labels together)"
-
-
-def _note_in_data(run: Path, text: str) -> None:
-    """Bring the number of openings into the run's data.json, which its report shows."""
-    from dasmil.files import write_json
-    from dasmil.train.run_dir import read_json
-
-    for file in [run / "data.json", *run.glob("fold-*/data.json")]:
-        if file.is_file():
-            write_json(file, {**read_json(file), "test_set": text})
 
 
 def _categories(cohort: Cohort) -> dict[str, Any]:

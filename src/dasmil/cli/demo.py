@@ -79,6 +79,7 @@ def demo(
         print("Stopped. The demo starts anew when it is called again.", file=sys.stderr)
         return 130
     from dasmil.report.comparison import write_comparison
+    from dasmil.runs import Run
 
     paper = paper_values()
     minutes, seconds = divmod(round(time.monotonic() - start), 60)
@@ -94,7 +95,7 @@ def demo(
         ],
         paper=paper,
     )
-    summaries = {model: json_module.loads((out / model / "summary.json").read_text()) for model in MODELS}
+    summaries = {model: Run.read(out / model).summary for model in MODELS}
     if json:
         print(json_module.dumps({"report": str(page), "runs": summaries, "paper": paper}, indent=2))
     else:

@@ -22,6 +22,7 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
 
     from dasmil.cli.demo import MODELS, prepare_folder, train_side_by_side
     from dasmil.report.comparison import write_comparison
+    from dasmil.runs import Run
 
     start = time.monotonic()
     prepare_folder(out)
@@ -52,7 +53,7 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
         ],
         pictures=[picture],
     )
-    summaries = {model: json_module.loads((out / model / "summary.json").read_text()) for model in MODELS}
+    summaries = {model: Run.read(out / model).summary for model in MODELS}
     if json:
         found = {"report": str(page), "explanation": str(explained), "runs": summaries}
         print(json_module.dumps(found, indent=2))
@@ -133,10 +134,10 @@ def _explain(out: Path) -> tuple[Path, Any, str]:
     from dasmil.attribution.contributions import both_ways
     from dasmil.attribution.ground import layout_of
     from dasmil.data.store import read_bag
-    from dasmil.models import load_model
     from dasmil.report.explanation.bundle import write_bundle
     from dasmil.report.explanation.heatmap import map_figure
     from dasmil.report.page import picture
+    from dasmil.runs import load_model
 
     model, bag = load_model(out / "das-mil"), read_bag(_median_slide(out))
     explanation = explain(model, bag)
@@ -156,12 +157,12 @@ def _explain(out: Path) -> tuple[Path, Any, str]:
 
 
 def _median_slide(out: Path) -> Path:
-    import csv
+    from dasmil.runs import Run
 
-    with open(out / "das-mil" / "seed-0" / "predictions.csv", encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["split"] == "test" and row["label"] == "1"]
-    rows.sort(key=lambda row: float(row["probability"]))
-    return out / "cohort" / "bags" / f"{rows[len(rows) // 2]['bag_id']}.h5"
+    found = Run.read(out / "das-mil").seeds[0].predictions("test")
+    slides = zip(found.probabilities, found.bag_ids, found.labels, strict=True)
+    positive = sorted(((p, bag_id) for p, bag_id, label in slides if label == 1), key=lambda pair: pair[0])
+    return out / "cohort" / "bags" / f"{positive[len(positive) // 2][1]}.h5"
 
 
 def _strongest(bag: Bag, pairs: Any) -> str:
@@ -175,11 +176,11 @@ def _strongest(bag: Bag, pairs: Any) -> str:
 
 
 def _learned(out: Path) -> str:
-    import json
+    from dasmil.runs import Run
 
-    status = json.loads((out / "das-mil" / "seed-0" / "status.json").read_text())
-    learned = " and ".join(f"{row['midpoint']:,.0f} µm" for row in status["learned_distances"])
-    note = "" if status["fitted"] else " (this run did not fit its training slides)"
+    seed = Run.read(out / "das-mil").seeds[0]
+    learned = " and ".join(f"{row['midpoint']:,.0f} µm" for row in seed.distances)
+    note = " (this run did not fit its training slides)" if seed.stuck else ""
     return f"DAS-MIL learned the distance {learned}{note}; planted were {_design().distance_um:,.0f} µm."
 
 

@@ -48,10 +48,10 @@ def evaluate(
     from dasmil.cli.training_display import print_summary
     from dasmil.errors import InputError
     from dasmil.report import write_report
+    from dasmil.runs import Run
     from dasmil.train.apply import evaluate_run
-    from dasmil.train.run_dir import StoredRun
 
-    stored = StoredRun.read(run)
+    stored = Run.read(run)
     if cohort.bags is not None:
         if split:
             raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
@@ -60,7 +60,7 @@ def evaluate(
         raise InputError(f"{option_names(cohort.given())} came without --bags, the bags to read with it: give both")
     else:
         sets = run_splits(stored.config, split, mnist_dir, run)
-    own = cohort.bags is None and "cohort" in stored.config["data"]
+    own = cohort.bags is None and "cohort" in stored.origin
     summary = evaluate_run(stored, sets, keep=own)
     if own:
         write_report(run)

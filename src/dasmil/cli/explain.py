@@ -171,17 +171,17 @@ def _one_bag(
 
     from dasmil.attribution import explain as account
     from dasmil.attribution.export import summary
-    from dasmil.cli import explain_questions as ask
     from dasmil.cli.explain_display import show_explanation
     from dasmil.errors import unknown_name
     from dasmil.report.explanation.bundle import write_bundle
+    from dasmil.runs import find_model, origin_of
 
     wanted = True if score == "attention" else attention
     explanation = account(model, bag, method=method, target=target, top=top, attention=wanted)
     if score not in explanation.scores:
         raise unknown_name("score", score, explanation.scores)
     _make(folder)
-    classes = [str(name) for name in ask.run_data(ask.seed_folder(run, seed).parent).get("classes") or ()]
+    classes = [str(name) for name in origin_of(find_model(run, seed)).get("classes") or ()]
     joined = {"slides": bag.metadata["slides"]} if "slides" in bag.metadata else {}  # sections are in this order
     extra = {"run": run.name, **joined}
     files = write_bundle(folder, model, bag, explanation, score=score, ground=ground, classes=classes, extra=extra)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dasmil.errors import InputError
 
@@ -51,17 +51,17 @@ def keys(named: Sequence[Path], source: Labelled, gradient_bags: int, output: Pa
 
 def _runs_below(path: Path) -> list[Path]:
     """A run (or model file) itself, or the finished runs below a folder of runs; unfinished ones are named and left."""
-    if not path.is_dir() or (path / "config.json").exists() or any(path.glob("seed-*/model.safetensors")):
+    from dasmil.runs import is_begun, runs_below, seed_models
+
+    if not path.is_dir() or is_begun(path) or seed_models(path):
         return [path]
-    found = sorted(file.parent for file in path.rglob("config.json"))
-    if not found:
+    done, begun = runs_below(path)
+    if not done and not begun:
         raise InputError(f"{path} holds no run: expected a run directory of dasmil train, or a folder of such")
-    done = [run for run in found if (run / "summary.json").exists()]
-    for run in found:
-        if run not in done:
-            print(f"Left out, not finished: {run}", file=sys.stderr)
+    for run in begun:
+        print(f"Left out, not finished: {run}", file=sys.stderr)
     if not done:
-        raise InputError(f"{path} holds {len(found)} runs, but none is finished yet")
+        raise InputError(f"{path} holds {len(begun)} runs, but none is finished yet")
     return done
 
 
@@ -69,9 +69,10 @@ def _score(run: Path, source: Labelled, gradient_bags: int, stored: list[KeyRow]
     from dasmil.attribution.key_instances import key_scores
     from dasmil.attribution.key_table import KeyRow, digest_of
     from dasmil.cli.explain_questions import models_of, status
+    from dasmil.runs import model_files
 
     data = source.describe(run)
-    files = [run] if run.is_file() else sorted(run.rglob("seed-*/model.safetensors"))
+    files = sorted(model_files(run))
     digest = digest_of(files, data, source.limit, gradient_bags, *source.state(run))
     models = models_of(run)
     embeddings = models[0].config.get("embeddings")
@@ -109,14 +110,14 @@ def _check_known(run: Path, source: Labelled) -> None:
 
 def _notes(run: Path, seeds: int) -> tuple[int, str]:
     """How many seeds fitted their training bags, and how they were trained; all and nothing for a model file."""
-    from dasmil.train.run_dir import read_json
+    from dasmil.runs import Run, is_begun
 
-    if not (run / "config.json").exists():
+    if not is_begun(run):
         return seeds, ""
-    states: list[Any] = [read_json(file) for file in sorted(run.rglob("seed-*/status.json"))]
-    training: dict[str, Any] = read_json(run / "config.json")["training"]
+    stored = Run.read(run)
+    training = stored.config["training"]
     words = [f"{training['epochs']} epochs"]
     words += [str(training["schedule"])] if training.get("schedule", "constant") != "constant" else []
     words += ["augmented"] if training.get("augment") not in (None, "none") else []
     words += [f"feature dropout {training['feature_dropout']:g}"] if training.get("feature_dropout") else []
-    return sum(bool(state["fitted"]) for state in states), ", ".join(words)
+    return sum(not seed.stuck for seed in stored.all_seeds), ", ".join(words)

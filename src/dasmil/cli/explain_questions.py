@@ -15,67 +15,51 @@ if TYPE_CHECKING:
     from dasmil.attribution.ground import Ground
     from dasmil.cli.cohort_arguments import BagArguments
     from dasmil.models.base import MILModel
+    from dasmil.runs import Origin
     from dasmil.types import Bag
 
 
 def models_of(run: Path) -> list[MILModel]:
     """The models of all seeds (and folds) of a run, or the one of a file."""
-    from dasmil.models import load_model
+    from dasmil.models import read_model
+    from dasmil.runs import find_model, model_files
 
-    if run.is_dir():
-        found = [*run.glob("seed-*/model.safetensors"), *run.glob("fold-*/seed-*/model.safetensors")]
-        if found:
-            return [load_model(file) for file in sorted(found, key=lambda f: [len(str(f)), str(f)])]
-    return [load_model(run)]
+    return [read_model(file) for file in model_files(run) or [find_model(run)]]
 
 
 def model_of(run: Path, seed: int | None) -> MILModel:
     """The model to explain: the first seed, or the one asked for."""
-    from dasmil.models import load_model
+    from dasmil.models import read_model
+    from dasmil.runs import find_model
 
-    if seed is None:
-        return load_model(run)
-    folder = run / f"seed-{seed}"
-    if not (folder / "model.safetensors").is_file():
-        known = ", ".join(sorted(p.parent.name.removeprefix("seed-") for p in run.glob("seed-*/model.safetensors")))
-        raise InputError(f"{run} has no seed {seed}: it has {known or 'none (folds are named as RUN/fold-0)'}")
-    return load_model(folder)
+    return read_model(find_model(run, seed))
 
 
-def seed_folder(run: Path, seed: int | None) -> Path:
-    """The folder of the model that explains; the run (or fold) that it belongs to is its parent."""
-    from dasmil.models.storage import find_model
-
-    return find_model(run if seed is None else run / f"seed-{seed}").parent
-
-
-def run_data(run: Path) -> dict[str, Any]:
+def run_data(run: Path) -> Origin:
     """What a run notes about the origin of its data; empty for a model file."""
-    config = run / "config.json"
-    if not config.is_file():
-        return {}
-    from dasmil.train.run_dir import read_json
+    from dasmil.runs import is_begun, read_config
 
-    content = read_json(config)
-    return dict(content.get("data") or {}) if isinstance(content, dict) else {}
+    return read_config(run)["data"] if is_begun(run) else {}
 
 
 def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
     """A bag by its file, or by its name: among --bags if they are given, else among those that the run has scored."""
+    from dasmil.runs import find_model, origin_of
+
     path = Path(name)
-    folder = seed_folder(run, seed)
+    file = find_model(run, seed)
     if given.bags is not None:
         from dasmil.cli.cohort_source import read_alike
 
-        cohort = read_alike(run_data(folder.parent), given)
+        cohort = read_alike(origin_of(file), given)
         if name not in cohort.bag_ids:
             raise InputError(f"{given.bags} has no bag {name!r}.{nearest(name, cohort.bag_ids, 3)}")
         return cohort[cohort.bag_ids.index(name)]
     if not path.is_file():
-        return _scored_bag(folder, name, mnist_dir)
+        return _scored_bag(file, name, mnist_dir)
     if is_table(path):
         raise InputError(f"{path} is a table of many bags: name one of them, --bag NAME --bags {path}")
-    return read_one(path, _with_scale_of(run_data(folder.parent), path, given))
+    return read_one(path, _with_scale_of(origin_of(file), path, given))
 
 
 def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagArguments) -> BagArguments:
@@ -89,19 +73,21 @@ def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagArguments) -> 
     return replace(given, **{name: getattr(noted, name) for name in names})
 
 
-def _scored_bag(folder: Path, name: str, mnist_dir: Path | None) -> Bag:
-    """A bag that the model in this folder has scored."""
-    from dasmil.cli.sources import predicted_rows, run_loader
+def _scored_bag(model_file: Path, name: str, mnist_dir: Path | None) -> Bag:
+    """A bag that this model has scored."""
+    from dasmil.cli.sources import run_loader
+    from dasmil.runs import origin_of, seed_of
 
-    if not (folder / "predictions.csv").is_file():
+    seed = seed_of(model_file)
+    if seed is None:
         raise InputError(f"{name} does not exist: expected the feature file of a bag, as dasmil extract writes it")
-    splits = {row["bag_id"]: row["split"] for row in predicted_rows(folder)}
+    splits = {bag_id: split for split, found in seed.scored.items() for bag_id in found.bag_ids}
     if name not in splits:
         raise InputError(
-            f"{name} does not exist: it is no file and no bag in {folder / 'predictions.csv'} "
+            f"{name} does not exist: it is no file and no bag in {seed.predictions_file} "
             f"(where those of a locked test set stand after dasmil evaluate).{nearest(name, splits, 3)}"
         )
-    return run_loader(run_data(folder.parent), mnist_dir)(splits[name], name)
+    return run_loader(origin_of(model_file), mnist_dir)(splits[name], name)
 
 
 def read_one(path: Path, given: BagArguments) -> Bag:
@@ -175,7 +161,7 @@ class Labelled:
             bags = built_in_split(str(name), *self._set(known), self.mnist_dir)
         return bags if self.limit is None else bags[: self.limit]
 
-    def _set(self, known: dict[str, Any]) -> tuple[str, str]:
+    def _set(self, known: Mapping[str, Any]) -> tuple[str, str]:
         """Protocol and split of built-in data: the run's own, but the published test bags only when asked for.
 
         These repeat the layouts of training bags; the clean ones share nothing with either protocol's.

@@ -46,10 +46,10 @@ def predict(
     """
     from dasmil.cli.sources import unlabelled_bags
     from dasmil.files import write_csv
+    from dasmil.runs import Run
     from dasmil.train.apply import predict_run
-    from dasmil.train.run_dir import StoredRun
 
-    stored = StoredRun.read(run)
+    stored = Run.read(run)
     found = unlabelled_bags(
         bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, config=stored.config, strict=strict
     )
@@ -60,7 +60,7 @@ def predict(
         write_csv(output, [{**row, "problem": ""} for row in rows] + problems)
     else:
         write_csv(output, rows)
-    models = len(stored.model_files())
+    models = len(stored.all_seeds)
     print(f"{len(rows):,} bags, mean of {models} model{'s' if models > 1 else ''}")
     print(output)
     return 1 if left_out else 0

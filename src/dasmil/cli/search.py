@@ -89,10 +89,10 @@ def search(
     from dasmil.errors import InputError
     from dasmil.files import finite, write_json
     from dasmil.report import write_report
+    from dasmil.runs import Run
     from dasmil.train.config import TrainingConfig
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import StoredRun, read_json
     from dasmil.train.search import JOURNAL, Journal, Question, check_search, parse_grid
     from dasmil.train.search import search as run_search
 
@@ -154,31 +154,33 @@ def search(
         write_fold_summary(out, len(rounds))
     run = out / "best" if len(rounds) == 1 else out
     write_report(run)
-    summary = read_json(run / "summary.json")
+    stored = Run.read(run)
     if json:
         import json as json_module
 
-        print(json_module.dumps(finite({"rounds": record, "summary": summary}), indent=2))
+        print(json_module.dumps(finite({"rounds": record, "summary": stored.summary}), indent=2))
     else:
-        print_summary(summary, StoredRun.read(run).classes)
-        print(run / "report.html")
+        print_summary(stored.summary, stored.classes)
+        print(stored.report)
     return 0
 
 
 def _run_names(rounds: int) -> list[str]:
-    return ["best"] if rounds == 1 else [f"fold-{number}" for number in range(rounds)]
+    from dasmil.runs import fold_folder
+
+    return ["best"] if rounds == 1 else [fold_folder(Path(), number).name for number in range(rounds)]
 
 
 def _check_folders(out: Path, folders: list[Path]) -> None:
     """Refuse, before training, to touch runs that are not a search's own."""
     from dasmil.errors import InputError
-    from dasmil.train.run_dir import check_kind
+    from dasmil.runs import check_kind, is_begun
 
     searched = (out / "search.json").exists()
-    if len(folders) > 1 and (not searched or (out / "config.json").exists()):
+    if len(folders) > 1 and (not searched or is_begun(out)):
         check_kind(out, len(folders))
     for folder in folders:
-        if (folder / "config.json").exists() and not searched:
+        if is_begun(folder) and not searched:
             raise InputError(f"{folder} holds a run that no search made: choose another folder with --out")
 
 
@@ -186,15 +188,15 @@ def _remove_earlier(out: Path, made_with: dict[str, str]) -> None:
     """Remove the runs of an earlier search in this folder with other settings or bags, and the summary over them."""
     import shutil
 
-    from dasmil.train.run_dir import read_json
+    from dasmil.files import read_json
+    from dasmil.runs import forget_folds
 
     if not (out / "search.json").exists():
         return
     rounds = read_json(out / "search.json")["rounds"]
     earlier = {name: round_.get("made_with") for name, round_ in zip(_run_names(len(rounds)), rounds, strict=True)}
     if len(rounds) > 1 and earlier != made_with:
-        for name in ("summary.json", "report.html"):
-            (out / name).unlink(missing_ok=True)
+        forget_folds(out)
     for name, mark in earlier.items():
         if (out / name).exists() and made_with.get(name) != mark:
             shutil.rmtree(out / name)

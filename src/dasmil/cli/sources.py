@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Splits:
-    """One round of training: its bags, and what config.json and data.json note about their origin."""
+    """One round of training: its bags, and what the run notes about their origin."""
 
     train: Sequence[Bag]
     val: Sequence[Bag] | None
@@ -66,15 +66,7 @@ def _built_in_set(protocol: str, split: str) -> tuple[str, str]:
     return protocol, split
 
 
-def predicted_rows(folder: Path) -> list[dict[str, str]]:
-    """The rows of a seed's predictions.csv: every bag that its model has scored."""
-    import csv
-
-    with open(folder / "predictions.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def run_loader(data: dict[str, Any], mnist_dir: Path | None) -> Callable[[str, str], Bag]:
+def run_loader(data: Mapping[str, Any], mnist_dir: Path | None) -> Callable[[str, str], Bag]:
     """Reads a bag of the run by split and name; what it needs is opened once, at the first call."""
     from functools import cache
 

@@ -164,9 +164,10 @@ def run(
     from dasmil.cli.training_display import Display, print_summary
     from dasmil.cli.training_units import train_rounds
     from dasmil.errors import InputError
+    from dasmil.report import write_report
+    from dasmil.runs import Run, check_kind, fold_folder, is_begun
     from dasmil.train.fit import fit
     from dasmil.train.folds import write_fold_summary
-    from dasmil.train.run_dir import StoredRun, check_kind, read_json
 
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
@@ -176,13 +177,13 @@ def run(
         check_kind(out, len(rounds))
     try:
         if not engine.in_this_process:
-            folders = {k: (out / f"fold-{k}", chosen) for k in range(len(rounds))}
-            begun = [folder for folder, _ in folders.values() if (folder / "config.json").exists()]
+            folders = {k: (fold_folder(out, k), chosen) for k in range(len(rounds))}
+            begun = [folder for folder, _ in folders.values() if is_begun(folder)]
             if begun and not resume:
                 raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
             train_rounds(folders, rounds, origin, model, out, seeds=seeds, engine=engine.options())
         for number, splits in enumerate(rounds if engine.in_this_process else ()):
-            folder = out if len(rounds) == 1 else out / f"fold-{number}"
+            folder = out if len(rounds) == 1 else fold_folder(out, number)
             with Display("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as display:
                 fit(
                     model, splits.train, splits.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset,
@@ -193,39 +194,32 @@ def run(
         return _interrupted(out)
     if len(rounds) > 1:
         write_fold_summary(out, len(rounds))
-    summary = read_json(out / "summary.json")
-    report = _report(out)
+    write_report(out)
+    stored = Run.read(out)
     if json:
         import json as json_module
 
-        print(json_module.dumps({"run": str(out), "report": str(report), **summary}, indent=2))
+        print(json_module.dumps({"run": str(out), "report": str(stored.report), **stored.summary}, indent=2))
     else:
-        print_summary(summary, StoredRun.read(out).classes)
-        print(report)
+        print_summary(stored.summary, stored.classes)
+        print(stored.report)
     return 1 if any("left_out" in splits.data for splits in rounds) else 0
-
-
-def _report(out: Path) -> Path:
-    from dasmil.report import write_report
-
-    write_report(out)
-    return out / "report.html"
 
 
 def _interrupted(out: Path) -> int:
     """Say what is saved and how to go on."""
     import shlex
 
-    from dasmil.train.run_dir import read_json
+    from dasmil.runs import is_begun, last_checkpoint
 
-    current = max(out.rglob("checkpoint.json"), key=lambda file: file.stat().st_mtime, default=None)
+    current = last_checkpoint(out)
     saved = "No epoch was finished yet"
     if current is not None:
-        facts = read_json(current)
+        folder, facts = current
         attempt = f" of attempt {facts['attempt'] + 1}" if facts["attempt"] else ""
-        saved = f"{facts['epoch']} of {facts['epochs']} epochs{attempt} are saved in {current.parent}"
+        saved = f"{facts['epoch']} of {facts['epochs']} epochs{attempt} are saved in {folder}"
     arguments = [a for a in sys.argv[1:] if a != "--resume"]
     print(f"Stopped. {saved}.", file=sys.stderr)
-    if (out / "config.json").exists() or current is not None:
+    if is_begun(out) or current is not None:
         print(f"Go on with: {shlex.join(['dasmil', *arguments, '--resume'])}", file=sys.stderr)
     return 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dasmil.vocabulary import METRICS
@@ -61,7 +62,7 @@ def epoch_line(progress: Progress) -> str:
     return "  ".join(parts)
 
 
-def print_summary(summary: dict[str, Any], classes: int) -> None:
+def print_summary(summary: Mapping[str, Any], classes: int) -> None:
     """An aligned table: one row a metric, one column a set; mean ± sd over seeds and the 95 % interval.
 
     classes: how many the run tells apart; more than two have no threshold.
@@ -100,7 +101,7 @@ def print_summary(summary: dict[str, Any], classes: int) -> None:
         )
 
 
-def _cell(scores: dict[str, Any], metric: str) -> str:
+def _cell(scores: Mapping[str, Any], metric: str) -> str:
     def number(value: float | None) -> str:
         return "-" if value is None or not math.isfinite(value) else f"{value:.3f}"
 

@@ -60,10 +60,11 @@ def _round_unit(
     source: dict[str, Any], number: int, splits: Splits, model: str, chosen: Chosen, seeds: int, folder: Path, out: Path
 ) -> Unit:
     from dasmil.engine import Unit
+    from dasmil.runs import is_finished
 
     arguments = round_arguments(source, number, model, chosen, seeds, folder)
     done = out / "logs" / f"{folder.name}-{made_with(arguments, splits)[:12]}.done"
-    if not (folder / "summary.json").exists():
+    if not is_finished(folder):
         done.unlink(missing_ok=True)
     return Unit(folder.name, "dasmil.cli.training_units:train_round", {**arguments, "done": str(done)}, str(done))
 

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dasmil.runs import Origin, Seed
     from dasmil.types import Bag
     from dasmil.viewer.shelf import Entry, Picture, Shelf
 
@@ -154,73 +155,67 @@ def _run_shelf(
     find_picture: Callable[[Bag], Picture | None],
 ) -> Shelf:
     from dasmil.errors import InputError
-    from dasmil.models import load_model
-    from dasmil.train.run_dir import StoredRun
+    from dasmil.runs import Run
     from dasmil.viewer.shelf import Shelf
 
-    stored = StoredRun.read(run)
-    if stored.folders != (run,):
-        raise InputError(f"{run} holds {len(stored.folders)} folds, each with its own model: view {stored.folders[0]}")
-    seed = stored.seeds[0] if seed is None else seed
+    stored = Run.read(run)
+    if stored.folds:
+        raise InputError(f"{run} holds {len(stored.folds)} folds, each with its own model: view {stored.folds[0].path}")
+    seed = min(stored.seeds) if seed is None else seed
     if seed not in stored.seeds:
         raise InputError(f"{run} has no seed {seed}; it has {', '.join(map(str, stored.seeds))}")
-    folder = run / f"seed-{seed}"
-    name = stored.config["model"]["name"]
+    chosen, name = stored.seeds[seed], stored.model
     if bags is not None:
         scale = {**scale, "config": stored.config}
-        title, classes = f"{name} on {bags.name}", stored.config["data"].get("classes")
-        return _folder_shelf(folder / "model.safetensors", title, bags, scale, find_picture, classes)
-    entries = _run_entries(run, folder, stored.config["data"], split, mnist_dir, find_picture)
-    classes = stored.config["data"].get("classes")
-    data = stored.config["data"].get("name") or Path(stored.config["data"].get("bags", "own bags")).name
+        title, classes = f"{name} on {bags.name}", stored.origin.get("classes")
+        return _folder_shelf(chosen.model_file, title, bags, scale, find_picture, classes)
+    entries = _run_entries(chosen, stored.origin, split, mnist_dir, find_picture)
+    classes = stored.origin.get("classes")
+    data = stored.origin.get("name") or Path(stored.origin.get("bags", "own bags")).name
     return Shelf(
-        f"{name} on {data}", f"{run.name}, seed {seed}", load_model(folder / "model.safetensors"), entries,
+        f"{name} on {data}", f"{run.name}, seed {seed}", chosen.model(), entries,
         tuple(map(str, classes)) if classes else None,
     )  # fmt: skip
 
 
 def _run_entries(
-    run: Path,
-    folder: Path,
-    data: dict[str, Any],
+    seed: Seed,
+    data: Origin,
     split: Sequence[str] | None,
     mnist_dir: Path | None,
     find_picture: Callable[[Bag], Picture | None],
 ) -> list[Entry]:
-    from dasmil.cli.sources import predicted_rows, run_loader
+    from dasmil.cli.sources import run_loader
     from dasmil.errors import unknown_name
     from dasmil.viewer.shelf import Entry
 
-    rows = predicted_rows(folder)
-    known = sorted({row["split"] for row in rows}, key=lambda s: (not s.startswith("test"), s))
+    known = sorted(seed.scored, key=lambda s: (not s.startswith("test"), s))
     for name in split or ():
         if name not in known:
             raise unknown_name("split", name, known)
     load = run_loader(data, mnist_dir)
     return [
         Entry(
-            bag_id=row["bag_id"],
-            load=lambda row=row: load(row["split"], row["bag_id"]),
+            bag_id=bag_id,
+            load=lambda name=name, bag_id=bag_id: load(name, bag_id),
             picture=find_picture,
-            label=int(row["label"]) if row["label"] else None,
-            prediction=int(row["prediction"]),
-            probability=float(row["probability"]) if row.get("probability") else None,
-            split=row["split"],
-            patient=row.get("patient_id") or None,  # older runs did not write it
+            label=int(found.labels[i]) if found.labels[i] >= 0 else None,
+            prediction=int(found.predictions[i]),
+            probability=float(found.probabilities[i].max() if found.probabilities.ndim > 1 else found.probabilities[i]),
+            split=name,
+            patient=found.patient_ids[i],
         )
         for name in split or known
-        for row in rows
-        if row["split"] == name
+        for found in (seed.predictions(name),)
+        for i, bag_id in enumerate(found.bag_ids)
     ]
 
 
 def _classes_beside(model: Path) -> Sequence[str] | None:
-    """The class names of the run that a model file lies in (RUN/seed-0/model.safetensors), if it lies in one."""
-    from dasmil.train.run_dir import FORMAT, read_json
+    """The class names of the run that a model file lies in, if it lies in one."""
+    from dasmil.runs import origin_of
 
-    file = model.resolve().parent.parent / "config.json"
-    config = read_json(file) if file.is_file() else {}
-    return config["data"].get("classes") if config.get("format") == FORMAT else None
+    return origin_of(model).get("classes")
 
 
 def _folder_shelf(
@@ -232,7 +227,7 @@ def _folder_shelf(
     classes: Sequence[str] | None,
 ) -> Shelf:
     from dasmil.cli.sources import unlabelled_bags
-    from dasmil.models import load_model
+    from dasmil.runs import load_model
     from dasmil.viewer.shelf import Entry, Shelf
 
     found = unlabelled_bags(bags, **scale)

@@ -18,7 +18,7 @@ from dasmil.models.presets import PRESETS
 from dasmil.models.sa import SA
 from dasmil.models.sa_position import SAAxial, SAFourier
 from dasmil.models.set_transformer import ISetTransformer, SetTransformer
-from dasmil.models.storage import load_model
+from dasmil.models.storage import read_model
 from dasmil.models.transmil import TransMIL
 
 MODELS: dict[str, type[MILModel]] = {
@@ -42,7 +42,7 @@ MODELS: dict[str, type[MILModel]] = {
 
 MOST_PARAMETERS = 500_000_000
 
-__all__ = ["MODELS", "PRESETS", "MILModel", "create_model", "list_models", "load_model", "resolve_options"]
+__all__ = ["MODELS", "PRESETS", "MILModel", "create_model", "list_models", "read_model", "resolve_options"]
 
 
 def list_models() -> list[str]:

@@ -144,9 +144,9 @@ class MILModel(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> MILModel:
         """The model that save_pretrained wrote to a local folder."""
-        from dasmil.models.storage import load_model
+        from dasmil.models.storage import read_model
 
-        model = load_model(Path(directory))
+        model = read_model(Path(directory))
         if not isinstance(model, cls):
             raise InputError(f"{directory} holds a {model.name} model, expected {cls.name}: use dasmil.load_model")
         return model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dasmil-model"
 FORMAT_VERSION = 1
+MODEL_FILE = "model.safetensors"
 
 
 def save(model: MILModel, path: Path) -> None:
@@ -49,16 +49,19 @@ def _in_order(data: bytes) -> bytes:
 
 
 def save_pretrained(model: MILModel, directory: Path) -> None:
-    save(model, directory / "model.safetensors")
+    save(model, directory / MODEL_FILE)
     config = {"model": model.name, "options": model.config, "library_name": "dasmil", "format_version": FORMAT_VERSION}
     write_text(directory / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def load_model(path: str | Path) -> MILModel:
-    """The model of a file, or of the first seed (and fold) of a run directory, on the CPU and in evaluation mode."""
+def read_model(path: str | Path) -> MILModel:
+    """The model of a file, or of a folder that ``save_pretrained`` wrote, on the CPU and in evaluation mode."""
     from dasmil.models import MODELS
 
-    file = find_model(Path(path))
+    file = Path(path)
+    file = file / MODEL_FILE if file.is_dir() else file
+    if not file.is_file():
+        raise InputError(f"{file} does not exist: expected a .safetensors file written by model.save")
     with _opened(file) as reader:
         name, options = _description(file, reader.metadata() or {})
         if name not in MODELS:
@@ -75,22 +78,6 @@ def load_model(path: str | Path) -> MILModel:
         tensors = {key: reader.get_tensor(key).clone() for key in expected}
     model.load_state_dict(_one_type(tensors), assign=True)
     return model.eval()
-
-
-def find_model(path: Path) -> Path:
-    """The model file that a path means: itself, or the first seed (of the first fold) of a run."""
-    if path.is_file():
-        return path
-    if not path.exists():
-        raise InputError(f"{path} does not exist: expected a .safetensors file or a run directory")
-    if (path / "model.safetensors").is_file():
-        return path / "model.safetensors"
-    found = [*path.glob("seed-*/model.safetensors"), *path.glob("fold-*/seed-*/model.safetensors")]
-    if not found:
-        raise InputError(
-            f"{path} holds no model: expected model.safetensors, seed-0/model.safetensors or fold-0/seed-0/..."
-        )
-    return min(found, key=lambda file: [int(number) for number in re.findall(r"-(\d+)", str(file.relative_to(path)))])
 
 
 @contextmanager

@@ -146,10 +146,11 @@ def run_cell(plan: dict[str, Any], run: str, result: str) -> None:
     """Train a cell in the run directory `run` (or go on with it) and write its small result files."""
     from dasmil.data import load_dataset
     from dasmil.paper.stored import collect, write_cell
+    from dasmil.runs import Run, is_begun
     from dasmil.train.fit import fit
 
     folder = Path(run)
-    resumed = (folder / "config.json").exists()
+    resumed = is_begun(folder)
     begun = time.process_time()
     fit(
         plan["model"],
@@ -165,4 +166,5 @@ def run_cell(plan: dict[str, Any], run: str, result: str) -> None:
     )
     # The time of an interrupted cell would leave out what the earlier process did.
     seconds = None if resumed else time.process_time() - begun
-    write_cell(Path(result), plan, collect(folder, plan["seeds"]), folder, cpu_seconds=seconds)
+    trained = Run.read(folder)
+    write_cell(Path(result), plan, collect(trained), trained, cpu_seconds=seconds)

@@ -11,13 +11,13 @@ from dasmil.data import load_dataset
 from dasmil.engine import EngineOptions, Unit
 from dasmil.errors import InputError, unknown_name
 from dasmil.files import write_csv, write_text
-from dasmil.models import load_model
 from dasmil.paper import text
 from dasmil.paper.cells import DATASETS, TABLES, Cell, make_cell, table_cells
 from dasmil.paper.grid import DATASET as GRID_DATASET
 from dasmil.paper.grid import choices, grid_plans, grid_units
 from dasmil.paper.reproduce import Folders, cell_units, fill
 from dasmil.paper.tables import claims, distance_values, entries
+from dasmil.runs import Seed, load_model
 
 FIGURE = "attention-figure"
 
@@ -74,7 +74,7 @@ def run_job(job: Job, folders: Folders, engine: EngineOptions) -> JobOutcome:
         outcome.texts += claims(table, entries(table, job.protocol, folders.results))
     if job.figure and figure_cell(job).key not in outcome.failed:
         run = folders.runs / figure_cell(job).key
-        missing = not (run / "seed-0" / "model.safetensors").exists()
+        missing = not Seed.of(run, 0).model_file.exists()
         text_missing = f"{run} holds no trained model for the attention figure: leave out --tables to train it"
         if missing and job.target == FIGURE:
             raise InputError(text_missing)
@@ -100,7 +100,7 @@ def _units(job: Job, folders: Folders) -> list[Unit]:
         # The figure needs the trained weights, which results do not keep: they are in the run directory or made again.
         cell = figure_cell(job)
         (unit,) = cell_units([cell], folders)
-        weights = folders.runs / cell.key / "seed-0" / "model.safetensors"
+        weights = Seed.of(folders.runs / cell.key, 0).model_file
         units = [u for u in units if u.key != unit.key]
         units.append(Unit(unit.key, unit.function, unit.arguments, str(weights)))
     if job.grid:

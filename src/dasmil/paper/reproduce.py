@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from dasmil.engine import EngineOptions, Progress, Unit, run_units
 from dasmil.errors import DataError, InputError
-from dasmil.files import finite
+from dasmil.files import differences, finite
 from dasmil.paper.cells import Cell, held_out
 from dasmil.paper.stored import cell_path, check_cell, read_cell
-from dasmil.train.config import differences
 
 
 @dataclass(frozen=True)

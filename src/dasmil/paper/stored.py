@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import platform
 import subprocess
 import zipfile
@@ -17,9 +16,8 @@ from numpy.typing import NDArray
 from dasmil.engine.units import code_digest
 from dasmil.errors import DataError
 from dasmil.files import read_json, replacing, write_json
-from dasmil.models import load_model
+from dasmil.runs import Run, Seed, versions
 from dasmil.stats.pairs import scores
-from dasmil.train.run_dir import versions
 
 FORMAT, FORMAT_VERSION = "dasmil-cell", 1
 SPLITS = ("train", "validation", "test", "test-large")
@@ -41,23 +39,14 @@ class Predictions:
         }
 
 
-def collect(run: Path, seeds: list[int]) -> Predictions:
-    """The predictions of a finished run directory."""
-    labels: dict[str, list[int]] = {}
-    logits: dict[str, list[list[float]]] = {}
-    for place, seed in enumerate(seeds):
-        with open(run / f"seed-{seed}" / "predictions.csv", encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                if place == 0:
-                    labels.setdefault(row["split"], []).append(int(row["label"]))
-                rows = logits.setdefault(row["split"], [])
-                if len(rows) == place:
-                    rows.append([])
-                rows[place].append(float(row["logit"]))
+def collect(run: Run) -> Predictions:
+    """The predictions of a finished run."""
+    seeds = list(run.seeds.values())
     limit = float(np.finfo(np.float16).max)
+    logits = {split: np.array([seed.predictions(split).logits for seed in seeds]) for split in seeds[0].scored}
     return Predictions(
-        {split: np.array(values, np.uint8) for split, values in labels.items()},
-        {split: np.clip(np.array(v), -limit, limit).astype(np.float16) for split, v in logits.items()},
+        {split: found.labels.astype(np.uint8) for split, found in seeds[0].scored.items()},
+        {split: np.clip(values, -limit, limit).astype(np.float16) for split, values in logits.items()},
     )
 
 
@@ -98,53 +87,39 @@ def read_predictions(path: Path) -> Predictions:
 
 
 def write_cell(
-    path: Path, plan: Mapping[str, Any], predictions: Predictions, run: Path, *, cpu_seconds: float | None
+    path: Path, plan: Mapping[str, Any], predictions: Predictions, run: Run, *, cpu_seconds: float | None
 ) -> None:
     """Write predictions, then the manifest: a cell whose manifest exists is complete."""
     write_predictions(path.with_suffix(".npz"), predictions)
-    data = read_json(run / "data.json")
-    for split in data["splits"].values():
-        del split["bag_ids"]  # the data set gives them again, in this order
-    runs = [read_json(run / f"seed-{seed}" / "status.json") for seed in plan["seeds"]]
+    # Without the names of the bags: the data set gives them again, in this order.
+    sets = {
+        name: {k: v for k, v in facts.items() if k != "bag_ids"} for name, facts in run.data.get("splits", {}).items()
+    }
+    seeds = [run.seeds[seed] for seed in plan["seeds"]]
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "plan": dict(plan),
         "summary": predictions.summary(),
-        "stuck_seeds": [status["seed"] for status in runs if not status["fitted"]],
+        "stuck_seeds": [seed.number for seed in seeds if seed.stuck],
         "seeds": [
-            {k: status[k] for k in ("seed", "fitted", "reason", "train_loss", "restarts", "learned_distances")}
-            | {"last_epoch": last_epoch(run, status["seed"])}
-            for status in runs
+            {k: seed.status.get(k) for k in ("seed", "fitted", "reason", "train_loss", "restarts", "learned_distances")}
+            | {"last_epoch": last_epoch(seed)}
+            for seed in seeds
         ],
-        "parameters": _parameters(run, plan["seeds"][0]),
-        "config": read_json(run / "config.json"),
-        "data": data,
+        "parameters": sum(p.numel() for p in seeds[0].model().parameters()),
+        "config": run.config,
+        "data": {**run.data, "splits": sets},
         "versions": made_with(),
-        "wall_seconds": _wall_seconds(run, plan["seeds"]),
+        "wall_seconds": max(float(seed.history["seconds"].sum()) for seed in seeds),  # they train together
         "cpu_seconds": cpu_seconds,
     }
     write_json(path, manifest)
 
 
-def _parameters(run: Path, seed: int) -> int:
-    return sum(p.numel() for p in load_model(run / f"seed-{seed}" / "model.safetensors").parameters())
-
-
-def last_epoch(run: Path, seed: int) -> dict[str, float]:
+def last_epoch(seed: Seed) -> dict[str, float]:
     """Scores on the training bags as they were trained on in the last epoch, with dropout: what the paper prints."""
-    row = _history(run, seed)[-1]
-    return {name: float(row[name]) for name in ("train_loss", "train_balanced_accuracy")}
-
-
-def _history(run: Path, seed: int) -> list[dict[str, str]]:
-    with open(run / f"seed-{seed}" / "metrics.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _wall_seconds(run: Path, seeds: list[int]) -> float:
-    """Runs train together, so the time of the longest is that of all."""
-    return max(sum(float(row["seconds"]) for row in _history(run, seed)) for seed in seeds)
+    return {name: float(seed.history[name][-1]) for name in ("train_loss", "train_balanced_accuracy")}
 
 
 def made_with() -> dict[str, Any]:

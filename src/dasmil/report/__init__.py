@@ -8,10 +8,10 @@ __all__ = ["write_report"]
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Render report.html of a run directory (or of a cross-validation) from the files in it."""
+    """Render the page of a run directory (or of a cross-validation) from the files in it."""
     from dasmil.report.page import write_page
-    from dasmil.report.run import read_run
     from dasmil.report.single import run_page
+    from dasmil.runs import Run
 
-    folder = Path(run_dir)
-    return write_page(run_page(read_run(folder)), folder / "report.html")
+    run = Run.read(run_dir)
+    return write_page(run_page(run), run.report)

@@ -12,7 +12,6 @@ from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.figures import Score, Truth
 from dasmil.report.page import Cell, Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
 from dasmil.report.pictures import confusion_picture, distance_pictures, learning_picture, roc_curves
-from dasmil.report.run import Run, read_run
 from dasmil.report.sections import bags_section, data_section, headline
 from dasmil.report.style import ACCENT, COLOURS, GREY, ORANGE
 from dasmil.report.words import (
@@ -26,6 +25,7 @@ from dasmil.report.words import (
     seeds_text,
     stuck_notice,
 )
+from dasmil.runs import REPORT, Run
 from dasmil.vocabulary import METRICS
 
 RUN_COLOURS = (ACCENT, GREY, ORANGE)
@@ -48,7 +48,7 @@ def write_comparison(
 
     paper: printed figures for reference; pictures: what explains the first run, where the report has none of its own.
     """
-    runs = [read_run(folder) for folder in run_dirs]
+    runs = [Run.read(folder) for folder in run_dirs]
     split = runs[0].splits[0]
     for run in runs:
         if (
@@ -60,7 +60,7 @@ def write_comparison(
                 f"{run.path} was not trained and scored on the bags of {runs[0].path}: compare like with like"
             )
     folder = Path(out)
-    return write_page(comparison_page(runs, split, lead, remarks, paper or {}, pictures), folder / "report.html")
+    return write_page(comparison_page(runs, split, lead, remarks, paper or {}, pictures), folder / REPORT)
 
 
 def comparison_page(
@@ -170,7 +170,7 @@ def _dots(coloured: Sequence[tuple[Run, str]], split: str, paper: PaperValues) -
         for run, colour in coloured:
             scored = run.summary["splits"][split]
             interval = scored["interval"].get(metric)
-            seeds = [row[metric] for row in scored["per_seed"] if row.get(metric) is not None]
+            seeds = [row[metric] for row in scored.get("per_seed", []) if row.get(metric) is not None]
             known = tuple(interval) if interval and None not in interval else None
             reference = paper.get(run.model, {}).get(metric)
             rows.append(Score(display_name(run.model), scored["mean"][metric], known, seeds,

@@ -10,13 +10,12 @@ from dasmil.attribution.contributions import both_ways
 from dasmil.attribution.ground import CollageGround, layout_of
 from dasmil.data import load_dataset
 from dasmil.data.mnist import RULES, CollageRule
-from dasmil.models import load_model
 from dasmil.models.base import MILModel
 from dasmil.report.collages import attention_map, attention_weights, collages, telling_pair
 from dasmil.report.explanation.heatmap import map_figure
 from dasmil.report.figures import Truth
 from dasmil.report.page import Picture, picture
-from dasmil.report.run import Run
+from dasmil.runs import Run
 from dasmil.types import Bag
 
 
@@ -30,21 +29,21 @@ def true_distance(run: Run) -> Truth | None:
 
 def data_options(run: Run) -> dict[str, Any]:
     """Options that the data set was made with."""
-    return dict(run.config["data"].get("options") or {})
+    return dict(run.origin.get("options") or {})
 
 
 def example_pictures(run: Run, split: str) -> list[Picture]:
     """A positive and a negative collage, what decided in the positive one, its attention; empty for other data."""
     if true_distance(run) is None or split not in run.data.get("splits", {}) or not run.seeds:
         return []
-    bags = load_dataset(run.dataset, run.config["data"].get("protocol", "clean"), split, **data_options(run))
-    shown = next((seed for seed in run.seeds if not seed.stuck), run.seeds[0])
-    scored = dict(zip(shown.predictions[split].bag_ids, shown.predictions[split].probabilities.tolist()))
+    bags = load_dataset(run.dataset, run.origin.get("protocol", "clean"), split, **data_options(run))
+    shown = next((seed for seed in run.all_seeds if not seed.stuck), run.all_seeds[0])
+    scored = dict(zip(shown.predictions(split).bag_ids, shown.predictions(split).probabilities.tolist()))
     bags = [bag for bag in bags if bag.bag_id in scored]
     chosen = telling_pair(bags, [scored[bag.bag_id] for bag in bags])
     if chosen is None:
         return []
-    model = load_model(shown.path / "model.safetensors")
+    model = shown.model()
     probability = [_probability(model(bag.features, bag.coords).logit.item()) for bag in chosen]
     titles = [f"Positive bag, p = {probability[0]:.2f}", f"Negative bag, p = {probability[1]:.2f}"]
     pictures = [

@@ -9,9 +9,9 @@ import numpy as np
 from dasmil.report import figures
 from dasmil.report.figures import UNIT_SYMBOL, Line, Panel, Phi, Series, Truth
 from dasmil.report.page import Picture, picture
-from dasmil.report.run import Predictions, Run
 from dasmil.report.style import ACCENT, CLASS_COLOURS
 from dasmil.report.words import bags_text, decimal, display_name, interval_text, seed_name
+from dasmil.runs import Predictions, Run
 from dasmil.stats import Roc, confusion_counts, roc_curve
 
 
@@ -93,7 +93,7 @@ def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
     rows = [
         (part.options, seed, row)  # each fold has the distance scale of its own training bags
         for part in run.folds or [run]
-        for seed in part.seeds
+        for seed in part.seeds.values()
         for row in seed.distances
         if row.get("midpoint") is not None and row.get("width") is not None
     ]
@@ -163,9 +163,9 @@ def _series(runs: Sequence[tuple[Run, str]], column: str) -> list[Series]:
     found = []
     for run, colour in runs:
         lines = [
-            Line(seed.metrics["epoch"], seed.metrics[column], seed.stuck, seed_name(seed, run))
+            Line(seed.history["epoch"], seed.history[column], seed.stuck, seed_name(seed, run))
             for seed in run.all_seeds
-            if column in seed.metrics and np.isfinite(seed.metrics[column]).any()
+            if column in seed.history and np.isfinite(seed.history[column]).any()
         ]
         if lines:
             found.append(Series(display_name(run.model), lines, colour))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from dasmil.report import figures
 from dasmil.report.figures import Score
 from dasmil.report.page import BagRow, BagTable, Cell, Column, Folded, Headline, Section, Table, picture
 from dasmil.report.pictures import roc_curves
-from dasmil.report.run import Run
 from dasmil.report.words import decimal, interval_text, protocol_text, resampled_text, scored_bags
+from dasmil.runs import Run
 from dasmil.vocabulary import METRICS
 
 MAX_BAG_ROWS = 5000
@@ -32,7 +33,7 @@ def headline(run: Run, split: str, metric: str) -> Headline:
     spread = scored.get("std", {}).get(metric)
     count = len(run.seeds) if not run.folds else len(run.folds)
     parts = [f"95 % interval {interval}"] if interval else []
-    if interval and ends[0] == ends[1]:  # a perfect score has no other resamples: no sign of certainty
+    if interval and ends and ends[0] == ends[1]:  # a perfect score has no other resamples: no sign of certainty
         parts[0] += f" (every resample of these {scored_bags(scored)} scores the same)"
     if count > 1:
         parts.append(f"± {decimal(spread)} over {'seeds' if not run.folds else 'folds'}")
@@ -80,7 +81,7 @@ def folds_section(run: Run, split: str) -> Section | None:
         mean = scored["mean"].get("auroc")
         if mean is not None:
             rows.append(Score(f"{fold.path.name}, {scored_bags(scored)}", mean, known,
-                              [s["auroc"] for s in scored["per_seed"] if s.get("auroc") is not None]))  # fmt: skip
+                              [v for s in scored.get("per_seed", []) if (v := s["auroc"]) is not None]))  # fmt: skip
     if not rows:
         return None
     pictures = [
@@ -146,7 +147,7 @@ def data_section(run: Run) -> Section:
         text = "–"
         if isinstance(sizes, dict) and {"min", "median", "max"} <= set(sizes):
             text = f"{sizes['median']:g} ({sizes['min']:g}–{sizes['max']:g})"
-        rows.append([name, f"{facts.get('bags', facts.get('n', 0)):,}", _by_class(run, facts), text])
+        rows.append([name, f"{facts['n']:,}", _by_class(run, facts), text])
     text = [
         f"{FACTS.get(key, key)}: {value}."
         for key, value in run.data.items()
@@ -161,7 +162,7 @@ def data_section(run: Run) -> Section:
     )
 
 
-def _by_class(run: Run, facts: dict[str, Any]) -> str:
+def _by_class(run: Run, facts: Mapping[str, Any]) -> str:
     counts = facts.get("classes")
     if isinstance(counts, dict):
         names = run.class_names

@@ -11,7 +11,6 @@ from dasmil.report.pictures import (
     learning_picture,
     roc_picture,
 )
-from dasmil.report.run import Run
 from dasmil.report.sections import (
     bags_section,
     configuration_section,
@@ -30,6 +29,7 @@ from dasmil.report.words import (
     seeds_text,
     stuck_notice,
 )
+from dasmil.runs import Run
 
 
 def run_page(run: Run) -> Page:

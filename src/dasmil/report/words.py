@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dasmil.report.run import Run, Seed
+from dasmil.runs import Run, Seed
 
 
 def decimal(value: Any, places: int = 3) -> str:

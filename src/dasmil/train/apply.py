@@ -8,34 +8,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from dasmil.errors import DataError, InputError
-from dasmil.models import load_model
+from dasmil.errors import InputError
 from dasmil.models.base import MILModel
+from dasmil.runs import Run
 from dasmil.stats import summarise
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.results import add_scored, prediction_rows
-from dasmil.train.run_dir import StoredRun, read_json
+from dasmil.train.results import prediction_rows
 from dasmil.types import Bag
 
 MEMORY_GB = 1.0
 
 
-def load_models(run: StoredRun) -> list[MILModel]:
-    """The models of all seeds (and folds) of a run."""
-    models = [load_model(file) for file in run.model_files()]
-    for file, model in zip(run.model_files(), models, strict=True):
-        if model.name != run.config["model"]["name"]:
-            raise DataError(f"{file} holds a {model.name} model, but the run is of {run.config['model']['name']}")
-    return models
-
-
-def predict_run(run: StoredRun, bags: Sequence[Bag]) -> list[dict[str, Any]]:
+def predict_run(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:
     """Rows bag_id, probability, prediction: the mean probability over the run's models.
 
     class: the name of the predicted class in the run's label table, where there was one.
     """
-    models = load_models(run)
+    models = run.models()
     feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
     _check_fits(models[0], feed.facts)
     mean = probabilities(model_logits(models, feed), models[0].n_classes).mean(0)
@@ -46,24 +36,19 @@ def predict_run(run: StoredRun, bags: Sequence[Bag]) -> list[dict[str, Any]]:
         else:
             every = {f"probability_{c}": float(v) for c, v in enumerate(p)}
             rows.append({"bag_id": bag_id, "probability": float(p.max()), "prediction": int(p.argmax()), **every})
-    names = run.config["data"].get("classes")
+    names = run.origin.get("classes")
     return rows if names is None else [{**row, "class": names[row["prediction"]]} for row in rows]
 
 
-def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]], *, keep: bool = False) -> dict[str, Any]:
-    """Scores of a run's models on labelled sets, in the layout of summary.json; thresholds as chosen in training.
+def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = False) -> dict[str, Any]:
+    """Scores of a run's models on labelled sets, in the layout of a run's summary; thresholds as chosen in training.
 
     keep: also put scores and predictions into the run directory (not of a cross-validation, whose folds have their
     own sets of that name).
     """
-    models = load_models(run)
-    summary = read_json(run.path / "summary.json")
-    threshold = summary["threshold"]
-    thresholds = threshold.get("per_seed", [])
-    if len(thresholds) != len(models):  # folds: each has its own
-        parts = [read_json(folder / "summary.json")["threshold"] for folder in run.folders]
-        thresholds = [value for part in parts for value in part["per_seed"]]
-        threshold = {"ensemble": float(np.mean([part["ensemble"] for part in parts])), **threshold}
+    models = run.models()
+    summary = run.summary
+    threshold = {"ensemble": float(np.mean([part.threshold for part in run.parts])), **summary["threshold"]}
     splits, described, rows = {}, {}, [[] for _ in models]
     for name, bags in sets.items():
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name)
@@ -73,19 +58,19 @@ def evaluate_run(run: StoredRun, sets: Mapping[str, Sequence[Bag]], *, keep: boo
         splits[name] = summarise(
             feed.facts.labels,
             list(scored),
-            thresholds,
+            run.thresholds,
             patients=feed.facts.patients,
             ensemble_threshold=threshold["ensemble"],
         )
         described[name] = feed.facts.describe()
         for part, values in zip(rows, logits, strict=True):
             part += prediction_rows(name, feed, values, models[0].n_classes)
-    if keep and run.folders == (run.path,):
-        add_scored(run, splits, described, rows)
+    if keep and not run.folds:
+        run.add_scored(splits, described, rows)
     return {
         "splits": splits,
         "threshold": threshold,
-        "seeds": list(range(len(models))) if len(run.folders) > 1 else list(run.seeds),
+        "seeds": list(run.seeds) or list(range(len(models))),
         "stuck_seeds": summary["stuck_seeds"],
         "selection": summary["selection"],
     }

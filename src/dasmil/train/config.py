@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -100,20 +99,3 @@ def training_config(settings: Mapping[str, Any]) -> TrainingConfig:
         message = found["msg"].removeprefix("Value error, ")
         value = f" (found {found['input']!r})" if where else ""
         raise InputError(f"training setting {where}: {message}{value}" if where else message) from None
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The settings in which two configurations differ, as "name: first -> second"."""
-    found: list[str] = []
-    for key in sorted({*first, *second}):
-        a, b = first.get(key), second.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            found.append(f"{prefix}{key}: {_short(a)} -> {_short(b)}")
-    return found
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -16,6 +16,7 @@ from dasmil.devices import choose_device
 from dasmil.errors import InputError
 from dasmil.models import create_model, resolve_options
 from dasmil.models.base import MILModel
+from dasmil.runs import RunWriter
 from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.defaults import default_options, default_settings, fit_to_features
 from dasmil.train.distances import finds_length, with_scale, with_start
@@ -24,7 +25,6 @@ from dasmil.train.feed import Facts, Feed
 from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, start_rate
 from dasmil.train.loss import BagLoss
 from dasmil.train.results import write_results
-from dasmil.train.run_dir import RunDirectory
 from dasmil.types import Bag
 
 
@@ -123,7 +123,7 @@ def fit(
             "seeds": [s.seed for s in specs],
         }
         sets = {"train": train.facts} | ({} if val is None else {"val": val.facts})
-        store = RunDirectory.open(out, resolved, data_record(sets, data), resume=resume)
+        store = RunWriter.open(out, resolved, data_record(sets, data), resume=resume)
     listeners = _listeners(on_epoch, store, config)
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
         training = Training(
@@ -222,7 +222,7 @@ def data_record(sets: Mapping[str, Facts], data: Mapping[str, Any] | None) -> di
 
 
 def _listeners(
-    on_epoch: Callable[[Progress], None] | None, store: RunDirectory | None, config: TrainingConfig
+    on_epoch: Callable[[Progress], None] | None, store: RunWriter | None, config: TrainingConfig
 ) -> Callable[[Progress], None] | None:
     if not config.tensorboard:
         return on_epoch
@@ -230,7 +230,7 @@ def _listeners(
         raise InputError("tensorboard events need a run directory: give out=")
     from dasmil.train.tensorboard import EventWriter
 
-    events = EventWriter(store.path)
+    events = EventWriter(store.seed_path)
 
     def both(progress: Progress) -> None:
         events(progress)

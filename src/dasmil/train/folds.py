@@ -1,8 +1,7 @@
-"""Cross-validation: the summary over fold-K/ folders of one run directory."""
+"""Cross-validation: the summary over its folds."""
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -10,26 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.errors import DataError
-from dasmil.files import write_json
+from dasmil.runs import Run, fold_folder, write_fold_summary_file
 from dasmil.stats import METRICS, calibration_curve, mean_interval
-from dasmil.train.run_dir import read_json
 
 
 def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
-    """summary.json over all folds: per split the mean over folds, their deviation, and an interval of the mean.
+    """The summary over all folds: per split the mean over folds, their deviation, and an interval of the mean.
 
     Folds share their training bags: these are counted once and have no interval.
     """
-    summaries = [read_json(path / f"fold-{k}" / "summary.json") for k in range(folds)]
+    runs = [Run.read(fold_folder(path, k)) for k in range(folds)]
+    summaries = [run.summary for run in runs]
     splits: dict[str, Any] = {}
     for name in summaries[0]["splits"]:
         per_fold = [s["splits"][name] for s in summaries]
         means = [{m: _number(fold["mean"][m]) for m in METRICS} for fold in per_fold]
         # A fold whose bags are all of one class has no AUROC and is left out.
         values = {m: [row[m] for row in means if math.isfinite(row[m])] for m in METRICS}
-        predictions = [read_predictions(path / f"fold-{k}", name) for k in range(folds)]
-        thresholds = [s["threshold"]["per_seed"] for s in summaries]
+        predictions = [_scored(run, name) for run in runs]
+        thresholds = [run.thresholds for run in runs]
         label_of = {bag: y for labels, _, _, ids in predictions for bag, y in zip(ids, labels, strict=True)}
         owners = [set(patients) for _, _, patients, _ in predictions]
         shared = len(set.union(*owners)) < sum(map(len, owners))
@@ -58,43 +56,20 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
         "splits": splits,
         "seeds": summaries[0]["seeds"],
         **{
-            name: [f"fold {k} seed {seed}" for k, s in enumerate(summaries) for seed in s[name]]
+            name: [f"fold {k} seed {seed}" for k, s in enumerate(summaries) for seed in s.get(name, [])]
             for name in ("stuck_seeds", "chance_seeds")
         },
         "selection": summaries[0]["selection"],
         "threshold": {"chosen_on": summaries[0]["threshold"]["chosen_on"]},
     }
-    write_json(path / "summary.json", summary)
+    write_fold_summary_file(path, summary)
     return summary
 
 
-def read_predictions(
-    run: Path, split: str
-) -> tuple[NDArray[np.int64], list[NDArray[np.float64]], list[str], list[str]]:
-    """From predictions.csv: labels [n] of a split, probabilities per seed [n] or [n, classes], patients [n], bags [n].
-
-    A bag without a patient (in older files: every bag) is its own.
-    """
-    seeds = read_json(run / "summary.json")["seeds"]
-    labels: list[int] = []
-    per_seed: list[NDArray[np.float64]] = []
-    patients: list[str] = []
-    ids: list[str] = []
-    for seed in seeds:
-        file = run / f"seed-{seed}" / "predictions.csv"
-        with file.open(newline="", encoding="utf-8") as handle:
-            rows = [row for row in csv.DictReader(handle) if row["split"] == split]
-        if not rows:
-            raise DataError(f"{file} has no rows of the split {split!r}")
-        labels = [int(row["label"]) for row in rows]
-        ids = [row["bag_id"] for row in rows]
-        patients = [row.get("patient_id") or row["bag_id"] for row in rows]
-        columns = [c for c in rows[0] if c.startswith("probability_")]
-        if columns:
-            per_seed.append(np.array([[float(row[c]) for c in columns] for row in rows]))
-        else:
-            per_seed.append(np.array([float(row["probability"]) for row in rows]))
-    return np.array(labels), per_seed, patients, ids
+def _scored(run: Run, split: str) -> tuple[NDArray[np.int64], list[NDArray[np.float64]], list[str], list[str]]:
+    """Labels [n] of a split, probabilities per seed [n] or [n, classes], patients [n], bags [n]."""
+    per_seed = [seed.predictions(split) for seed in run.seeds.values()]
+    return per_seed[0].labels, [p.probabilities for p in per_seed], per_seed[0].patients, per_seed[0].bag_ids
 
 
 def _number(value: float | None) -> float:

@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Container, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.files import replacing, write_csv, write_json
+from dasmil.runs import RunWriter, SeedStatus
 from dasmil.stats import choose_threshold, summarise
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Feed
-from dasmil.train.run_dir import RunDirectory, StoredRun, read_json
 
 if TYPE_CHECKING:
     from dasmil.train.fit import TrainedRun
 
 
 def write_results(
-    run_dir: RunDirectory, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int
+    writer: RunWriter, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int
 ) -> dict[str, Any]:
-    """Write seed-K/* and summary.json, and describe the sets in data.json; returns the summary.
+    """Write what every seed leaves and the summary, and describe the sets; returns the summary.
 
     A finished run that is resumed keeps what was scored since: its weights are the same.
     """
-    known = run_dir.path / "summary.json"
-    scored = read_json(known)["splits"] if run_dir.resumed and known.exists() else {}
-    scored = {name: split for name, split in scored.items() if name not in sets}
+    scored = writer.scored_before(but=sets)
     logits = {name: model_logits([run.model for run in runs], feed) for name, feed in sets.items()}
     for k, run in enumerate(runs):
-        folder = run_dir.seed_path(run.seed)
-        with replacing(folder / "model.safetensors") as temporary:
-            run.model.save(temporary)
-        run_dir.write_history(run.seed, run.history)
         rows = [row for name, feed in sets.items() for row in prediction_rows(name, feed, logits[name][k], classes)]
-        _write_predictions(folder / "predictions.csv", [*rows, *_stored_rows(folder / "predictions.csv", scored)])
-        write_json(folder / "status.json", _status(run))
+        writer.write_seed(run.seed, run.model, run.history, rows, _status(run), kept=scored)
     summary = summarise_sets(sets, logits, classes)
     summary["splits"] |= scored
     summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
     summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
-    summary["selection"] = run_dir.config["training"]["selection"]
+    summary["selection"] = writer.config["training"]["selection"]
     summary["seeds"] = [run.seed for run in runs]
-    data = read_json(run_dir.path / "data.json")
-    data["splits"] |= {name: feed.facts.describe() for name, feed in sets.items()}
-    write_json(run_dir.path / "data.json", data)
-    write_json(known, summary)
+    writer.finish(summary, {name: feed.facts.describe() for name, feed in sets.items()})
     return summary
 
 
@@ -89,33 +76,6 @@ def _at_chance(
     return found
 
 
-def add_scored(
-    run: StoredRun, splits: Mapping[str, Any], described: Mapping[str, Any], rows: Sequence[list[dict[str, Any]]]
-) -> None:
-    """Put sets that were scored after training into a run: its summary, its data.json, and each seed's predictions."""
-    summary = read_json(run.path / "summary.json")
-    known = summary["splits"]
-    for seed, new in zip(run.seeds, rows, strict=True):
-        file = run.path / f"seed-{seed}" / "predictions.csv"
-        _write_predictions(file, [*_stored_rows(file, known.keys() - splits.keys()), *new])
-    data = read_json(run.path / "data.json")
-    write_json(run.path / "data.json", {**data, "splits": {**data["splits"], **described}})
-    write_json(run.path / "summary.json", {**summary, "splits": {**known, **splits}})
-
-
-def _stored_rows(file: Path, splits: Container[str]) -> list[dict[str, Any]]:
-    """The rows of these splits in a predictions.csv; none where there is no such file."""
-    if not file.exists():
-        return []
-    with file.open(newline="", encoding="utf-8") as handle:
-        return [row for row in csv.DictReader(handle) if row["split"] in splits]
-
-
-def _write_predictions(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    # Files of older versions have no patient_id: their rows leave it empty.
-    write_csv(file, rows, dict.fromkeys(name for row in rows for name in row))
-
-
 def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes: int) -> list[dict[str, Any]]:
     """One row a bag: bag_id, split, label, logit (or one per class), probability, prediction, patient_id."""
     probability = probabilities(logits, classes)
@@ -135,7 +95,7 @@ def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes
     return rows
 
 
-def _status(run: TrainedRun) -> dict[str, Any]:
+def _status(run: TrainedRun) -> SeedStatus:
     return {
         "seed": run.seed,
         "lr": run.lr,

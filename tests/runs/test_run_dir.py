@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import toy
 from safetensors.torch import load_file
 from toy import toy_bags
 
@@ -23,11 +24,10 @@ from dasmil.cli.training_display import print_summary
 from dasmil.errors import DataError, InputError, StorageError
 from dasmil.files import write_csv
 from dasmil.report import write_report
+from dasmil.runs import Run, writer
 from dasmil.stats import summarise
-from dasmil.train import run_dir as run_dir_module
 from dasmil.train.apply import evaluate_run, predict_run
 from dasmil.train.folds import write_fold_summary
-from dasmil.train.run_dir import StoredRun
 
 SETTINGS = {"epochs": 3, "seeds": 2, "restarts": 0, "model_options": {"hidden": 4}, "data": {"name": "toy"}}
 
@@ -103,7 +103,7 @@ def test_files_hold_what_the_runs_say(finished):
 
 def test_kill_and_resume_gives_the_same_weights_bit_for_bit(tmp_path):
     script = tmp_path / "job.py"
-    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(folder=str(Path(toy.__file__).parent)))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(out):
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_model_is_refused(finished, tmp_path):
 
 def test_a_full_disk_stops_with_a_message_and_resume_finishes(tmp_path, monkeypatch):
     out, saves = tmp_path / "full", 0
-    real = run_dir_module.save_file
+    real = writer.save_file
 
     def fails_the_second_time(tensors, path, header):
         nonlocal saves
@@ -179,7 +179,7 @@ def test_a_full_disk_stops_with_a_message_and_resume_finishes(tmp_path, monkeypa
             raise OSError(errno.ENOSPC, "No space left on device")
         real(tensors, path, header)
 
-    monkeypatch.setattr(run_dir_module, "save_file", fails_the_second_time)
+    monkeypatch.setattr(writer, "save_file", fails_the_second_time)
     with pytest.raises(
         StorageError, match=r"the disk is full: .*checkpoint.safetensors could not be written.*--resume"
     ):
@@ -196,7 +196,7 @@ def test_a_full_disk_stops_with_a_message_and_resume_finishes(tmp_path, monkeypa
 def test_predict_and_evaluate_use_the_mean_of_all_seeds(finished):
     out, runs = finished
     test = toy_bags(10, seed=4, prefix="test")
-    stored = StoredRun.read(out)
+    stored = Run.read(out)
     predicted = predict_run(stored, test)
     mean = np.mean([run.predict(test) for run in runs], axis=0)
     assert [r["bag_id"] for r in predicted] == [b.bag_id for b in test]
@@ -219,7 +219,7 @@ def test_predict_and_evaluate_use_the_mean_of_all_seeds(finished):
 def test_resuming_a_finished_run_keeps_what_was_scored_since(tmp_path):
     out = tmp_path / "run"
     train(out)
-    evaluate_run(StoredRun.read(out), {"test": toy_bags(10, seed=4, prefix="test")}, keep=True)
+    evaluate_run(Run.read(out), {"test": toy_bags(10, seed=4, prefix="test")}, keep=True)
     files = [out / "summary.json", out / "data.json", *(out / f"seed-{k}" / "predictions.csv" for k in (0, 1))]
     before = [file.read_text() for file in files]
     assert [r["split"] for r in rows(files[-1])] == ["train"] * 12 + ["val"] * 8 + ["test"] * 10
@@ -229,14 +229,14 @@ def test_resuming_a_finished_run_keeps_what_was_scored_since(tmp_path):
 
 def test_what_is_no_run_is_said(tmp_path, finished):
     with pytest.raises(InputError, match="does not exist"):
-        StoredRun.read(tmp_path / "nothing")
+        Run.read(tmp_path / "nothing")
     with pytest.raises(DataError, match=r"config.json is missing"):
-        StoredRun.read(tmp_path)
+        Run.read(tmp_path)
     unfinished = tmp_path / "unfinished"
     shutil.copytree(finished[0], unfinished)
     (unfinished / "seed-1" / "model.safetensors").unlink()
     with pytest.raises(DataError, match="finish the run with dasmil train"):
-        StoredRun.read(unfinished)
+        Run.read(unfinished)
 
 
 def test_summary_over_folds(tmp_path, capsys):
@@ -266,16 +266,16 @@ def test_summary_over_folds(tmp_path, capsys):
     assert auroc.count("±") == 3
     assert auroc.count("[") == 2
     assert sum(row["n"] for row in summary["splits"]["test"]["calibration"]) == 30
-    stored = StoredRun.read(tmp_path)
-    assert len(stored.model_files()) == 6
+    stored = Run.read(tmp_path)
+    assert len(stored.all_seeds) == 6
     assert len(predict_run(stored, toy_bags(4, prefix="new"))) == 4
     assert evaluate_run(stored, {"new": toy_bags(6, prefix="new")})["splits"]["new"]["n"] == 6
     shutil.rmtree(tmp_path / "fold-1")
     with pytest.raises(DataError, match=r"not finished \(2 folds begun, its summary is of 3\): finish it with"):
-        StoredRun.read(tmp_path)
+        Run.read(tmp_path)
     (tmp_path / "summary.json").unlink()
     with pytest.raises(DataError, match=r"not finished \(2 folds begun, no summary of all\)"):
-        StoredRun.read(tmp_path)
+        Run.read(tmp_path)
 
 
 def test_a_run_that_learned_by_heart_is_named(tmp_path, capsys):
@@ -348,7 +348,7 @@ def test_intervals_are_over_patients_and_older_files_are_read(tmp_path, capsys):
     older = [{name: value for name, value in row.items() if name != "patient_id"} for row in predicted]
     write_csv(out / "seed-0" / "predictions.csv", older)
     assert write_fold_summary(tmp_path, 1)["splits"]["test"]["patients"] == 12  # then a bag is its own patient
-    again = evaluate_run(StoredRun.read(out), {"test": test}, keep=True)["splits"]["test"]
+    again = evaluate_run(Run.read(out), {"test": test}, keep=True)["splits"]["test"]
     for name, interval in scored["interval"].items():
         assert again["interval"][name] == pytest.approx(interval), name
     mixed = rows(out / "seed-0" / "predictions.csv")

@@ -1,0 +1,32 @@
+"""The run directory: its one reader, its one writer, its schemas."""
+
+from dasmil.runs.layout import (
+    REPORT,
+    find_model,
+    fold_folder,
+    is_begun,
+    is_finished,
+    model_files,
+    runs_below,
+    seed_models,
+)
+from dasmil.runs.loading import load_model
+from dasmil.runs.predictions import Predictions
+from dasmil.runs.run import Run, Seed, origin_of, read_config, read_summary, seed_of
+from dasmil.runs.schema import DataRecord, Origin, RunConfig, Scores, SeedStatus, Summary
+from dasmil.runs.writer import (
+    RunWriter,
+    check_kind,
+    forget_folds,
+    last_checkpoint,
+    note_in_data,
+    versions,
+    write_fold_summary_file,
+)
+
+__all__ = [
+    "REPORT", "DataRecord", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus",
+    "Summary", "check_kind", "find_model", "fold_folder", "forget_folds", "is_begun", "is_finished",
+    "last_checkpoint", "load_model", "model_files", "note_in_data", "origin_of", "read_config", "read_summary",
+    "runs_below", "seed_models", "seed_of", "versions", "write_fold_summary_file",
+]  # fmt: skip

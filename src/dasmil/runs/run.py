@@ -1,0 +1,312 @@
+"""A run, read: one model on one data set with all its seeds; a cross-validation holds one such run per fold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.errors import DataError, InputError
+from dasmil.files import write_json
+from dasmil.models.storage import MODEL_FILE, read_model
+from dasmil.runs import layout
+from dasmil.runs.predictions import Predictions, read_history, read_predictions, stored_rows, write_predictions
+from dasmil.runs.schema import (
+    FORMAT,
+    DataRecord,
+    Origin,
+    Record,
+    RunConfig,
+    SeedStatus,
+    Summary,
+    broken,
+    checked,
+)
+
+if TYPE_CHECKING:
+    from dasmil.models.base import MILModel
+
+SPLIT_ORDER = ("test-large", "test", "val", "train")
+"""The split whose result tells most is the first of these that was scored."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seed:
+    """One trained model of a run; its files are read when they are asked for."""
+
+    path: Path
+    number: int
+
+    @classmethod
+    def of(cls, run: Path, number: int) -> Seed:
+        """A seed of the run in a folder, whether it is trained or not."""
+        return cls(layout.seed_folder(run, number), number)
+
+    @property
+    def model_file(self) -> Path:
+        """Its weights."""
+        return self.path / MODEL_FILE
+
+    @property
+    def predictions_file(self) -> Path:
+        """One row for each bag that it has scored."""
+        return self.path / layout.PREDICTIONS
+
+    def model(self) -> MILModel:
+        """The trained model, on the CPU and in evaluation mode."""
+        return read_model(self.model_file)
+
+    @cached_property
+    def status(self) -> SeedStatus:
+        """Whether it fitted its training bags, its attempts, the distances it learned."""
+        return read_record(SeedStatus, self.path, layout.STATUS)
+
+    @cached_property
+    def history(self) -> dict[str, NDArray[np.float64]]:
+        """The columns of its training curve [epochs]: epoch, lr, train_loss, ..."""
+        return read_history(self.path / layout.HISTORY)
+
+    @cached_property
+    def scored(self) -> dict[str, Predictions]:
+        """Its predictions of every split."""
+        return read_predictions(self.predictions_file)
+
+    def predictions(self, split: str) -> Predictions:
+        """What it says about the bags of a split."""
+        if split not in self.scored:
+            raise DataError(f"{self.predictions_file} has no rows of the split {split!r}")
+        return self.scored[split]
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it did not fit its training bags."""
+        return self.status.get("fitted") is False
+
+    @property
+    def distances(self) -> list[dict[str, Any]]:
+        """Rows of learned distances: layer, head, theta, beta, midpoint, width, unit; empty without."""
+        return self.status.get("learned_distances") or []
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run directory. seeds: its models by seed; of a cross-validation they are in `folds`, one run each."""
+
+    path: Path
+    config: RunConfig
+    seeds: Mapping[int, Seed]
+    folds: Sequence[Run] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Run:
+        """The run in a folder; what is missing or broken is one error that names the file."""
+        folder = Path(path)
+        if not folder.exists():
+            raise InputError(f"{folder} does not exist: expected a run directory written by dasmil train")
+        if not folder.is_dir():
+            raise DataError(f"{folder} is not a folder; expected a run directory, as `dasmil train --out` writes it")
+        folds = [] if layout.is_begun(folder) else layout.fold_folders(folder)
+        if folds:
+            _check_all_folds(folder, len(folds))
+            parts = [cls.read(fold) for fold in folds]
+            return cls(folder, parts[0].config, {}, parts)
+        config = read_config(folder)
+        seeds = {seed: Seed.of(folder, seed) for seed in config.get("seeds", [])}
+        if not seeds:
+            raise broken(folder / layout.CONFIG, "it names no seeds")
+        for seed in seeds.values():
+            if not seed.model_file.is_file():
+                raise DataError(f"{seed.model_file} is missing: finish the run with dasmil train ... --resume")
+        return cls(folder, config, seeds)
+
+    @cached_property
+    def data(self) -> DataRecord:
+        """Where its bags come from, and what the sets are; of a cross-validation: of the first fold."""
+        return self.folds[0].data if self.folds else read_record(DataRecord, self.path, layout.DATA)
+
+    @cached_property
+    def versions(self) -> dict[str, Any]:
+        """Versions of what computed it."""
+        return self.folds[0].versions if self.folds else read_record(dict, self.path, layout.VERSIONS)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The scores of all sets."""
+        return read_summary(self.path)
+
+    @property
+    def parts(self) -> Sequence[Run]:
+        """Its folds, or itself."""
+        return self.folds or [self]
+
+    @property
+    def all_seeds(self) -> list[Seed]:
+        """The seeds of this run, or of all its folds."""
+        return [seed for part in self.parts for seed in part.seeds.values()]
+
+    def models(self) -> list[MILModel]:
+        """The models of all seeds (and folds)."""
+        models = [seed.model() for seed in self.all_seeds]
+        for seed, model in zip(self.all_seeds, models, strict=True):
+            if model.name != self.model:
+                raise DataError(f"{seed.model_file} holds a {model.name} model, but the run is of {self.model}")
+        return models
+
+    @property
+    def report(self) -> Path:
+        """Where its page is, or will be."""
+        return self.path / layout.REPORT
+
+    @property
+    def model(self) -> str:
+        """The name of its model."""
+        return self.config["model"]["name"]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The resolved options of the model."""
+        return self.config["model"].get("options") or {}
+
+    @property
+    def origin(self) -> Origin:
+        """Where its bags come from, as it was configured."""
+        return self.config["data"]
+
+    @property
+    def dataset(self) -> str:
+        """What the bags are: a built-in data set, or the folder they came from."""
+        return self.origin.get("name") or self.origin.get("bags") or "own bags"
+
+    @property
+    def threshold(self) -> float:
+        """Where the mean probability of the seeds becomes a positive prediction (of a cross-validation: per fold)."""
+        return self.summary["threshold"].get("ensemble", 0.5)
+
+    @property
+    def thresholds(self) -> list[float]:
+        """Where the probability of each seed becomes positive, over all folds."""
+        return [value for part in self.parts for value in part.summary["threshold"].get("per_seed", [])]
+
+    @property
+    def classes(self) -> int:
+        """How many classes its models tell apart."""
+        return int(self.options.get("n_classes") or 2)
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names from the data where they are known, else "negative" and "positive", or numbers."""
+        names = self.origin.get("classes")
+        if names and len(names) == self.classes:
+            return list(names)
+        return ["negative", "positive"] if self.classes == 2 else [str(c) for c in range(self.classes)]
+
+    @property
+    def splits(self) -> list[str]:
+        """Scored splits, the most telling first; those of other names (a further cohort) before validation."""
+        found = list(self.summary["splits"])
+        rank = {name: place for place, name in enumerate(SPLIT_ORDER)}
+        return sorted(found, key=lambda name: (rank.get(name, 1.5), found.index(name)))
+
+    def per_seed(self, split: str) -> list[Predictions]:
+        """Predictions for a split, one item per seed; of a cross-validation, the folds' bags put together."""
+        if self.seeds:
+            return [seed.predictions(split) for seed in self.seeds.values() if split in seed.scored]
+        return [Predictions.joined(parts) for parts in zip(*(fold.per_seed(split) for fold in self.folds))]
+
+    def ensemble(self, split: str) -> Predictions | None:
+        """The mean probability of the seeds, and the class at the chosen threshold; each fold has its own."""
+        if not self.seeds:
+            parts = [part for fold in self.folds if (part := fold.ensemble(split))]
+            return Predictions.joined(parts) if parts else None
+        parts = self.per_seed(split)
+        if not parts:
+            return None
+        mean = np.mean([part.probabilities for part in parts], axis=0)
+        classes = (mean >= self.threshold).astype(np.int64) if mean.ndim == 1 else mean.argmax(1).astype(np.int64)
+        logits, first = np.mean([part.logits for part in parts], axis=0), parts[0]
+        return Predictions(first.bag_ids, first.labels, logits, mean, classes, first.patient_ids)
+
+    def add_scored(
+        self,
+        splits: Mapping[str, Mapping[str, Any]],
+        described: Mapping[str, Mapping[str, Any]],
+        rows: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> None:
+        """Put sets that were scored after training into a plain run: its summary, its data, each seed's predictions."""
+        known = self.summary["splits"]
+        for seed, new in zip(self.seeds.values(), rows, strict=True):
+            file = seed.predictions_file
+            write_predictions(file, [*stored_rows(file, known.keys() - splits.keys()), *new])
+        sets = {**self.data.get("splits", {}), **described}
+        write_json(self.path / layout.DATA, {**self.data, "splits": sets})
+        write_json(self.path / layout.SUMMARY, {**self.summary, "splits": {**known, **splits}})
+
+
+def read_config(folder: Path) -> RunConfig:
+    """config.json of a run (or of a fold), finished or not."""
+    config, file = _json(folder, layout.CONFIG), folder / layout.CONFIG
+    for section, name in (("model", "name"), ("training", None), ("data", None)):
+        part = config.get(section)
+        if not isinstance(part, dict) or (name and name not in part):
+            raise broken(file, f"it has no section {section!r} that says what was run")
+    if config.get("format") != FORMAT:
+        raise DataError(f"{file} does not describe a run of dasmil train")
+    return checked(RunConfig, config, file)
+
+
+def read_summary(folder: Path) -> Summary:
+    """summary.json of a run, of a fold, or of a cross-validation."""
+    summary = _json(folder, layout.SUMMARY)
+    splits = summary.get("splits")
+    if not isinstance(splits, dict) or not splits or not all({"n", "mean"} <= set(part) for part in splits.values()):
+        raise broken(folder / layout.SUMMARY, "it has no scored splits")
+    return checked(Summary, summary, folder / layout.SUMMARY)
+
+
+def origin_of(model_file: Path) -> Origin:
+    """Where the bags of the run came from that a model file lies in (RUN/seed-0/...); empty if it lies in none."""
+    folder = model_file.resolve().parent.parent
+    if not layout.is_begun(folder) or _json(folder, layout.CONFIG).get("format") != FORMAT:
+        return {}
+    return read_config(folder)["data"]
+
+
+def seed_of(model_file: Path) -> Seed | None:
+    """The seed of a run that a model file belongs to; None where no predictions lie beside it."""
+    number = model_file.parent.name.rpartition("-")[2]
+    seed = Seed(model_file.parent, int(number) if number.isdigit() else 0)
+    return seed if seed.predictions_file.is_file() else None
+
+
+def read_record(schema: type[Record], folder: Path, name: str) -> Record:
+    """A JSON file of a run, checked."""
+    return checked(schema, _json(folder, name), folder / name)
+
+
+def _json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise broken(folder, f"the file {name} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise broken(folder / name, f"it cannot be read ({error})") from None
+    if not isinstance(value, dict):
+        raise broken(folder / name, f"it holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def _check_all_folds(folder: Path, begun: int) -> None:
+    """The summary over folds is written when all are finished."""
+    expected = _json(folder, layout.SUMMARY).get("folds") if layout.is_finished(folder) else None
+    if expected != begun:
+        summary = f"its summary is of {expected}" if expected else "no summary of all"
+        raise DataError(
+            f"{folder} is a cross-validation that is not finished ({begun} folds begun, {summary}): "
+            "finish it with the same dasmil train command and --resume"
+        )

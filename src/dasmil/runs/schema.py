@@ -1,0 +1,170 @@
+"""What the files of a run hold: JSON objects with these fields; fields of other versions are kept as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypeVar, cast
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from dasmil.errors import DataError
+
+FORMAT = "dasmil-run"
+FORMAT_VERSION = 1
+
+
+def _float_or_none(value: Any) -> Any:
+    if value is not None and not isinstance(value, (int, float)):
+        raise ValueError(f"expected a number or null, found {value!r}")
+    return value
+
+
+Number = Annotated[Any, AfterValidator(_float_or_none)]
+"""A float, or None where the value does not exist (JSON has no NaN)."""
+Values = dict[str, Number]
+"""A value per metric."""
+
+
+class _Record(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="allow")  # pyright: ignore[reportGeneralTypeIssues]
+
+
+class ModelRecord(_Record):
+    """The model of a run and its resolved options."""
+
+    name: str
+    preset: NotRequired[str | None]
+    options: NotRequired[dict[str, Any]]
+
+
+class Origin(_Record):
+    """Where the bags of a run come from: a built-in data set, or a cohort of one's own."""
+
+    name: NotRequired[str]
+    protocol: NotRequired[str]
+    options: NotRequired[dict[str, Any] | None]
+    bags: NotRequired[str]
+    set: NotRequired[str]
+    classes: NotRequired[list[str] | None]
+    split_seed: NotRequired[int]
+    cohort: NotRequired[dict[str, Any]]
+    held_out: NotRequired[dict[str, list[str]]]
+    test_set: NotRequired[str]
+    folds: NotRequired[int]
+    fold: NotRequired[int]
+
+
+class RunConfig(_Record):
+    """config.json: everything that decides what a run becomes."""
+
+    format: NotRequired[str]
+    format_version: NotRequired[int]
+    model: ModelRecord
+    data: Origin
+    training: dict[str, Any]
+    seeds: NotRequired[list[int]]
+
+
+class SetFacts(_Record):
+    """A set of bags in data.json."""
+
+    n: int
+    positives: NotRequired[int]
+    classes: NotRequired[dict[str, int]]
+    instances: NotRequired[dict[str, float]]
+    unit: NotRequired[str]
+    feature_shape: NotRequired[list[int]]
+    fingerprint: NotRequired[str]
+    bag_ids: NotRequired[list[str]]
+
+
+class DataRecord(Origin):
+    """data.json: the origin, and the sets of bags that the run has seen."""
+
+    fingerprint: NotRequired[str]
+    splits: NotRequired[dict[str, SetFacts]]
+
+
+class Scores(_Record):
+    """The scores of one set: per seed (or fold), their mean, deviation and 95 % interval."""
+
+    n: int
+    mean: Values
+    std: Values
+    interval: dict[str, list[Number]]
+    patients: NotRequired[int]
+    positives: NotRequired[int]
+    classes: NotRequired[dict[str, int]]
+    shared_by_folds: NotRequired[bool]
+    per_seed: NotRequired[list[Values]]
+    per_fold: NotRequired[list[Values]]
+    ensemble: NotRequired[dict[str, Any]]
+    calibration: NotRequired[list[dict[str, Number]]]
+
+
+class Threshold(_Record):
+    """Where a probability becomes a positive prediction, and which bags chose it."""
+
+    chosen_on: str
+    per_seed: NotRequired[list[float]]
+    ensemble: NotRequired[float]
+
+
+class Summary(_Record):
+    """summary.json: the scores of all sets; seeds that did not fit, or that learned by heart, are named."""
+
+    splits: dict[str, Scores]
+    threshold: Threshold
+    seeds: list[int]
+    stuck_seeds: list[int] | list[str]
+    chance_seeds: NotRequired[list[int] | list[str]]
+    selection: str
+    folds: NotRequired[int]
+
+
+class SeedStatus(_Record):
+    """status.json of a seed: whether it fitted its training bags, its attempts, the distances it learned."""
+
+    seed: NotRequired[int]
+    lr: NotRequired[float]
+    fitted: NotRequired[bool]
+    reason: NotRequired[str]
+    train_loss: NotRequired[Number]
+    epoch: NotRequired[int]
+    restarts: NotRequired[int]
+    attempt: NotRequired[int]
+    attempts: NotRequired[list[dict[str, Any]]]
+    learned_distances: NotRequired[list[dict[str, Any]] | None]
+
+
+class CheckpointFacts(_Record):
+    """checkpoint.json: how far training has come."""
+
+    attempt: int
+    epoch: int
+    epochs: int
+
+
+Record = TypeVar("Record")
+
+
+def checked(schema: type[Record], value: Any, path: Path) -> Record:
+    """The value of a file, if it fits; else one error that names the file, the field and what was found there."""
+    if not isinstance(value, dict):
+        raise broken(path, f"it holds a {type(value).__name__}, expected an object")
+    try:
+        TypeAdapter(schema).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise broken(path, f"{where}: {first['msg']} (found {str(first['input'])[:60]})") from None
+    return cast(Record, value)  # as it stands in the file, in its order
+
+
+def broken(path: Path, what: str) -> DataError:
+    """The error for a run that cannot be used as it is."""
+    return DataError(
+        f"{path}: {what}; expected the directory of a finished run: train again, or continue it with "
+        "`dasmil train --resume`"
+    )

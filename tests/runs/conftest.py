@@ -1,0 +1,6 @@
+"""The toy bags of the tests of training."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "train"))
