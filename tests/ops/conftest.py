@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dasmil.ops import das_attention
 
-PARAMETERS = ("theta", "beta", "key_embed", "query_embed", "value_embed")
+PARAMETERS = ("theta", "beta", "key_embed", "query_embed", "value_embed", "bias_scale", "bias_table")
 
 
 class Problem:
@@ -40,6 +40,15 @@ class Problem:
         if options.get("mask"):
             self.options["mask"] = torch.rand(*lead[:-1], n, generator=generator) > 0.3
             self.options["mask"][..., n // 2] = True
+        if options.get("tokens"):  # the first instances have no place
+            section = self.options.get("section", torch.zeros(*lead[:-1], n, dtype=torch.int64)).clone()
+            section[..., : self.options.pop("tokens")] = -1
+            self.options["section"] = section
+        if options.get("bias") == "bins":
+            self.tensors["bias_table"] = normal(*of, 5)
+            self.options["bias_edges"] = torch.tensor([0.3, 0.5, 1.0, 1.75])
+        elif options.get("bias"):
+            self.tensors["bias_scale"] = normal(*of).abs() + 0.3
         for name in absent:
             del self.tensors[name]
         # Numbers that float32 holds exactly, so that both precisions compute the same problem.
@@ -51,7 +60,8 @@ class Problem:
         positional = [leaves[name] for name in ("query", "key", "value")]
         rest = {name: leaves[name] for name in PARAMETERS if name in leaves}
         torch.manual_seed(seed)  # the same weights are dropped everywhere
-        out = das_attention(*positional, self.coords.to(dtype), **rest, **self.options, backend=backend)
+        options = {k: v.to(dtype) if k == "bias_edges" else v for k, v in self.options.items()}
+        out = das_attention(*positional, self.coords.to(dtype), **rest, **options, backend=backend)
         assert isinstance(out, Tensor)
         assert out.dtype == dtype
         out.backward(self.d_out.to(dtype))
@@ -86,7 +96,7 @@ def assert_exact() -> Callable[..., None]:
             if name not in found:
                 assert not tensor.any(), f"{backend} gives no gradient of {name}"
                 continue
-            few = max(roundings, 1e-5) if name in ("theta", "beta") else roundings
+            few = max(roundings, 1e-5) if name in ("theta", "beta", "bias_scale", "bias_table") else roundings
             limit = 1e-10 if dtype == torch.float64 else 2 * error(plain[name], tensor) + few
             assert found[name].shape == tensor.shape
             assert error(found[name], tensor) <= limit, (name, error(found[name], tensor), limit)

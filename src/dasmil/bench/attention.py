@@ -103,7 +103,7 @@ def main(
     print("Seconds, forward + backward, and times as fast as the slowest; extra memory\n")
     print(table(["", "n", "seconds", "ratio", "extra MiB"], _rows(times, memory)))
     print("\nWhat we want (the error's stretch: twice that of plain float32 PyTorch)\n")
-    print(table(["", "measured", "bar", "stretch", ""], [_figure_row(f) for f in figures]))
+    print(table(["", "measured", "bar", "stretch", ""], [figure_row(f) for f in figures]))
     return 0
 
 
@@ -121,7 +121,7 @@ def _rows(times: dict[str, dict[str, float]], memory: dict[str, dict[str, float]
     ]
 
 
-def _figure_row(figure: Figure) -> list[str]:
+def figure_row(figure: Figure) -> list[str]:
     def met(limit: float | None) -> bool:
         return limit is not None and (figure.value >= limit if figure.least else figure.value <= limit)
 

@@ -8,6 +8,7 @@ app = App(name="bench", help_epilogue="Example: dasmil bench attention --quick")
 
 BENCHES = {
     "attention": "Distance-aware attention beside its naive form and plain attention: time, memory, error.",
+    "distance": "Attention with a bias or a radius beside dense biases and lists of edges: time, memory, error.",
     "models": "Memory and time of one very large bag, for the models that attend.",
     "training": "Many runs trained at once beside one bag at a time.",
     "extract": "The slide pipeline beside a bare OpenSlide loop.",

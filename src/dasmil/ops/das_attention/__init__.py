@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from dasmil.errors import InputError, unknown_name
+from dasmil.ops.das_attention.bias import BIASES
 from dasmil.ops.das_attention.chunked import chunked
 from dasmil.ops.das_attention.dropout import draw_seeds
 from dasmil.ops.das_attention.factored import dense
-from dasmil.ops.das_attention.inputs import check_scales, check_seed, check_settings, check_shapes, check_values
+from dasmil.ops.das_attention.inputs import (
+    check_bias,
+    check_radius,
+    check_scales,
+    check_seed,
+    check_settings,
+    check_shapes,
+    check_values,
+)
 from dasmil.ops.das_attention.native import available, check_supported, load, native
 from dasmil.ops.das_attention.operands import Operands, Settings, absorb_scales, widen
 from dasmil.ops.das_attention.phi import PHI
@@ -20,7 +30,7 @@ from dasmil.ops.das_attention.reference import reference
 
 BACKENDS = ("auto", "reference", "chunked", "native")
 
-__all__ = ["BACKENDS", "PHI", "das_attention"]
+__all__ = ["BACKENDS", "BIASES", "PHI", "das_attention"]
 
 
 def das_attention(
@@ -41,6 +51,11 @@ def das_attention(
     self_pair: bool = True,
     mask: Tensor | None = None,
     section: Tensor | None = None,
+    bias: str | None = None,
+    bias_scale: Tensor | None = None,
+    bias_table: Tensor | None = None,
+    bias_edges: Tensor | None = None,
+    radius: float | Sequence[float] | Tensor | None = None,
     dropout_p: float = 0.0,
     dropout_seed: int | Tensor | None = None,
     return_weights: bool = False,
@@ -55,6 +70,14 @@ def das_attention(
     All but query, key and value may lack leading dimensions (or have 1 there) and are then shared.
     Returns [..., h, n, o], with ``return_weights`` also the weights [..., h, n, n] (after dropout), which are then
     computed densely: n x n numbers per head, n x n x d with backend="reference".
+
+    bias adds a function of the distance to the logits: "linear" -s delta (ALiBi), "gaussian" -delta^2 / (2 s^2),
+    "cauchy" -log(1 + (delta / s)^2) with s = bias_scale [..., h]; "bins" bias_table [..., h, bins], where bin k goes
+    from bias_edges[k - 1] to bias_edges[k]. delta, edges and radius are in units of distance_scale. Pairs without a
+    distance have no bias.
+    radius, one number or one for each head: a pair farther apart, or of two sections, has weight 0, and blocks of such
+    pairs are never computed: the cost grows with the neighbours. Every instance sees at least itself.
+    section -1: a token without a place (class token, register): it sees all, all see it, no distance, no radius.
 
     dropout_p drops weights whenever it is above 0: pass 0 outside training. All backends drop the same weights
     under the same ``torch.manual_seed``, or under the same ``dropout_seed``, which leaves torch's generator alone: a
@@ -72,8 +95,13 @@ def das_attention(
         raise unknown_name("phi", phi, PHI)
     check_settings(dropout_p, product_term, self_pair, return_weights)
     check_scales(scale, distance_scale)
-    x = Operands(query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, mask, section)
+    x = Operands(
+        query, key, value, coords, theta, beta, key_embed, query_embed, value_embed, bias_scale, bias_table, bias_edges,
+        mask, section,
+    )  # fmt: skip
     check_shapes(x)
+    check_bias(bias, x)
+    heads_radius = check_radius(radius, query.shape[-3])
     check_seed(dropout_seed, query.shape[:-3])
     if coords.requires_grad and backend != "reference" and torch.is_grad_enabled():
         raise InputError(
@@ -84,14 +112,14 @@ def das_attention(
     elif backend == "native":
         check_supported(query.device, query.dtype)
     if backend != "native" or return_weights:
-        check_values(coords, mask)  # the kernel finds these itself
+        check_values(x, bias)  # the kernel finds these itself
     dtype = query.dtype
     x = widen(x)
     if key_embed is None and query_embed is None and value_embed is None:
         x = x._replace(theta=None, beta=None)
-    x, scale, distance_scale = absorb_scales(x, scale, distance_scale)
     seeds = draw_seeds(dropout_seed) if dropout_p > 0 else None
-    settings = Settings(phi, scale, distance_scale, product_term, self_pair, dropout_p, seeds)
+    settings = Settings(phi, 1.0, 1.0, product_term, self_pair, dropout_p, seeds, bias, heads_radius)
+    x, settings = absorb_scales(x, settings, scale, distance_scale)
     if backend == "native" and not return_weights:
         z = native(x, settings)
         return z if z.dtype is dtype else z.to(dtype)

@@ -9,8 +9,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dasmil.ops.das_attention.factored import Factors, Options, Pairs, fold, make_options, make_pairs, related, unfold
+from dasmil.ops.das_attention.bias import bin_of, distance_bias, scale_slope
+from dasmil.ops.das_attention.factored import (
+    Corner,
+    Factors,
+    Options,
+    Pairs,
+    fold,
+    hidden,
+    make_options,
+    make_pairs,
+    related,
+    squared_distances,
+    unfold,
+)
 from dasmil.ops.das_attention.inputs import refuse_second_derivatives
+from dasmil.ops.das_attention.neighbours import near_blocks, put_back, put_in_order
 from dasmil.ops.das_attention.operands import Operands, Settings
 from dasmil.ops.das_attention.phi import IN_PLACE, SLOPE
 
@@ -26,14 +40,15 @@ class Memory:
         self.taken: dict[str, Tensor] = {}
 
     def __call__(self, name: str, shape: torch.Size) -> Tensor:
-        if name not in self.taken:  # the first block is the largest
+        if name not in self.taken or self.taken[name].numel() < shape.numel():
             self.taken[name] = self.like.new_empty(shape.numel())
         return self.taken[name][: shape.numel()].view(shape)
 
 
 class Tile(NamedTuple):
-    """The pairs of some rows with all columns: [b, rows, n]."""
+    """The pairs of some rows with some columns: [b, rows, columns]."""
 
+    delta: Tensor | None
     shifted: Tensor | None  # delta - theta
     f: Tensor | None  # phi
     g: Tensor | None  # m phi
@@ -43,42 +58,46 @@ class Tile(NamedTuple):
     keep: Tensor | None
 
 
-def _blocks(b: int, n: int) -> Iterator[tuple[slice, slice]]:
+def _blocks(pairs: Pairs) -> Iterator[Corner]:
     """Batch entries are taken together when they are small, rows apart when they are large."""
+    b, n, _ = pairs.coords.shape
+    if pairs.ids is not None:
+        yield from near_blocks(pairs, BLOCK)
+        return
     together, rows = (max(1, BLOCK // (n * n)), n) if n * n <= BLOCK else (1, max(1, BLOCK // n))
     for first in range(0, b, together):
         for row in range(0, n, rows):
-            yield slice(first, min(first + together, b)), slice(row, min(row + rows, n))
+            yield Corner(slice(first, min(first + together, b)), slice(row, min(row + rows, n)), None)
 
 
-def _distances(coords: Tensor, rows: slice, out: Tensor, spare: Tensor) -> Tensor:
-    """Euclidean distances [b, rows, n] from differences: a matrix product would lose digits."""
-    for number, axis in enumerate(coords.unbind(-1)):
-        difference = torch.sub(axis[:, rows, None], axis[:, None, :], out=spare if number else out)
-        if number:
-            out.addcmul_(difference, difference)
-        else:
-            torch.mul(out, out, out=out)
-    return out.sqrt_()
-
-
-def _tile(x: Factors, pairs: Pairs, options: Options, batch: slice, rows: slice, memory: Memory) -> Tile:
-    n = x.q.shape[1]
-    shape = torch.Size((batch.stop - batch.start, rows.stop - rows.start, n))
-    e = torch.bmm(x.q[batch, rows], x.k[batch].transpose(1, 2), out=memory("e", shape))
-    m = related(None if pairs.section is None else pairs.section[batch], rows, n, options.self_pair, e)
-    shifted = f = g = slope_e = None
-    if x.theta is not None and x.beta is not None:
-        shifted = _distances(pairs.coords[batch], rows, memory("shifted", shape), memory("spare", shape))
-        shifted.sub_(x.theta[batch, None, None])
+def _tile(x: Factors, pairs: Pairs, options: Options, corner: Corner, memory: Memory) -> Tile:
+    n, (batch, rows, _) = x.q.shape[1], corner
+    keys = corner.of_columns(x.k)
+    shape = torch.Size((batch.stop - batch.start, rows.stop - rows.start, keys.shape[1]))
+    e = torch.bmm(x.q[batch, rows], keys.transpose(1, 2), out=memory("e", shape))
+    m = related(pairs, corner, n, options.self_pair, e)
+    delta = shifted = f = g = slope_e = unseen = None
+    if x.theta is not None or options.bias is not None or pairs.reach is not None:
+        squared = squared_distances(pairs.coords, corner, memory("delta", shape), memory("spare", shape))
+        unseen = hidden(pairs, corner, n, squared)
+        delta = squared.sqrt_()
+    elif pairs.mask is not None:
+        unseen = hidden(pairs, corner, n, None)
+    if options.bias is not None and delta is not None:
+        scale, table = (None if t is None else t[batch] for t in (x.bias_scale, x.bias_table))
+        bias = distance_bias(options.bias, delta, scale, table, pairs.edges)
+        e.add_(bias if m is None else bias.mul_(m))
+    if x.theta is not None and x.beta is not None and delta is not None:
+        shifted = torch.sub(delta, x.theta[batch, None, None], out=memory("shifted", shape) if options.bias else delta)
         f = IN_PLACE[options.phi](torch.mul(shifted, x.beta[batch, None, None], out=memory("f", shape)))
         g = f if m is None else torch.mul(f, m, out=memory("g", shape))
         if x.ga is not None and x.gc is not None:
-            slope_e = torch.add(x.ga[batch, rows, None], x.gc[batch, None, :], out=memory("slope", shape))
+            ga, gc = x.ga[batch, rows, None], corner.of_columns(x.gc)[:, None, :]
+            slope_e = torch.add(ga, gc, out=memory("slope", shape))
         elif x.ga is not None:
             slope_e = x.ga[batch, rows, None].expand(shape)
         elif x.gc is not None:
-            slope_e = x.gc[batch, None, :].expand(shape)
+            slope_e = corner.of_columns(x.gc)[:, None, :].expand(shape)
         if slope_e is not None:
             e.addcmul_(g, slope_e)
         if x.gg is not None:
@@ -87,15 +106,28 @@ def _tile(x: Factors, pairs: Pairs, options: Options, batch: slice, rows: slice,
         if x.a is not None:
             e.addcmul_(m, x.a[batch, rows, None])
         if x.c is not None:
-            e.addcmul_(m, x.c[batch, None, :])
-    if pairs.mask is not None:
-        e.masked_fill_(~pairs.mask[batch, None, :], float("-inf"))
+            e.addcmul_(m, corner.of_columns(x.c)[:, None, :])
+    if unseen is not None:
+        e.masked_fill_(unseen, float("-inf"))
     weights = torch.softmax(e, -1, out=memory("weights", shape))
-    keep = None
-    if options.dropout is not None:
-        each = torch.arange(n, device=e.device)
-        keep = options.dropout.keep(batch, each[rows], each, e)
-    return Tile(shifted, f, g, m, slope_e, weights, keep)
+    keep = None if options.dropout is None else options.dropout.keep(batch, *corner.ids(pairs, n), e)
+    return Tile(delta, shifted, f, g, m, slope_e, weights, keep)
+
+
+def _add(total: Tensor, corner: Corner, part: Tensor) -> None:
+    """Add [b, columns, ...] to the places of the columns in [b, n, ...]."""
+    if corner.columns is None:
+        total[corner.batch] += part
+    else:
+        total[corner.batch].index_add_(1, corner.columns, part)
+
+
+def _add_product(total: Tensor, corner: Corner, pairs: Tensor, rows: Tensor) -> None:
+    """Add sum_i pairs_ij rows_i to the places of the columns."""
+    if corner.columns is None:
+        total[corner.batch].baddbmm_(pairs.transpose(1, 2), rows)
+    else:
+        _add(total, corner, pairs.transpose(1, 2) @ rows)
 
 
 class Chunked(torch.autograd.Function):
@@ -109,82 +141,132 @@ class Chunked(torch.autograd.Function):
         g_sum = x.q.new_zeros(b, n)
         m_sum = x.q.new_zeros(b, n)
         memory = Memory(x.q)
-        for batch, rows in _blocks(b, n):
-            t = _tile(x, pairs, options, batch, rows, memory)
+        for corner in _blocks(pairs):
+            batch, rows, _ = corner
+            t = _tile(x, pairs, options, corner, memory)
             weights = t.weights if t.keep is None else t.weights.mul_(t.keep)
-            torch.bmm(weights, x.value[batch], out=output[batch, rows])
+            torch.bmm(weights, corner.of_columns(x.value), out=output[batch, rows])
             if t.m is not None:
                 m_sum[batch, rows] = (weights * t.m).sum(-1)
             if t.g is not None:
                 g_sum[batch, rows] = weights.mul_(t.g).sum(-1)
         ctx.options, ctx.pairs = options, pairs
-        ctx.save_for_backward(output, g_sum, m_sum, *tensors)
+        ctx.save_for_backward(*tensors)
         return output, g_sum, m_sum
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         refuse_second_derivatives()
+        x = Factors(*ctx.saved_tensors)
         d_output, d_g_sum, d_m_sum = grad_outputs
-        options, pairs = ctx.options, ctx.pairs
-        output, g_sum, m_sum, *tensors = ctx.saved_tensors
-        x = Factors(*tensors)
-        b, n, _ = x.q.shape
-        d_q, d_k, d_value = (torch.zeros_like(t) for t in (x.q, x.k, x.value))
-        d_ga, d_gc, d_a, d_c = (x.q.new_zeros(b, n) for _ in range(4))
-        d_theta, d_beta, d_gg = (torch.zeros(b, dtype=torch.float64, device=x.q.device) for _ in range(3))
-        # sum_j w_ij dL/dw_ij: the part of the softmax's gradient that is common to a row.
-        common = (output * d_output).sum(-1) + g_sum * d_g_sum + m_sum * d_m_sum
+        totals = Gradients(x)
         memory = Memory(x.q)
-        for batch, rows in _blocks(b, n):
-            t = _tile(x, pairs, options, batch, rows, memory)
-            shape = t.weights.shape
-            d_out, d_gs, d_ms = d_output[batch, rows], d_g_sum[batch, rows, None], d_m_sum[batch, rows, None]
-            d_w = torch.bmm(d_out, x.value[batch].transpose(1, 2), out=memory("e", shape))  # e is not needed any more
-            if t.g is not None:
-                d_w.addcmul_(t.g, d_gs)
-            if t.m is not None:
-                d_w.addcmul_(t.m, d_ms)
-            if t.keep is None:
-                weights = t.weights
-            else:
-                weights = t.weights * t.keep
-                d_w.mul_(t.keep)
-            d_value[batch].baddbmm_(weights.transpose(1, 2), d_out)
-            d_e = d_w.sub_(common[batch, rows, None]).mul_(t.weights)
-            torch.bmm(d_e, x.k[batch], out=d_q[batch, rows])
-            d_k[batch].baddbmm_(d_e.transpose(1, 2), x.q[batch, rows])
-            if t.m is not None:
-                d_em = d_e * t.m
-                d_a[batch, rows] = d_em.sum(-1)
-                d_c[batch] += d_em.sum(-2)
-            if t.g is None or t.f is None or t.shifted is None or x.beta is None:
-                continue
-            d_g = torch.mul(weights, d_gs, out=memory("d_g", shape))
-            if t.slope_e is not None:
-                d_eg = torch.mul(d_e, t.g, out=memory("spare", shape))
-                d_ga[batch, rows] = d_eg.sum(-1)
-                d_gc[batch] += d_eg.sum(-2)
-                d_g.addcmul_(d_e, t.slope_e)
-                if x.gg is not None:
-                    d_gg[batch] += (d_eg * t.g).sum(-1).double().sum(-1)
-                    d_g.addcmul_(d_eg, x.gg[batch, None, None], value=2)
-            if t.m is not None:
-                d_g.mul_(t.m)
-            beta = x.beta[batch, None, None]
-            d_x = d_g.mul_(SLOPE[options.phi](t.shifted, beta, t.f, memory("spare", shape)))
-            # Rows in the working precision, their sums in float64: theta and beta collect n^2 terms of both signs.
-            d_theta[batch] -= x.beta[batch].double() * d_x.sum(-1).double().sum(-1)
-            d_beta[batch] += d_x.mul_(t.shifted).sum(-1).double().sum(-1)
-        gradients = d_q, d_k, d_value, d_theta, d_beta, d_ga, d_gc, d_gg, d_a, d_c
-        return None, None, *(g.to(x.q.dtype) if t is not None else None for t, g in zip(tensors, gradients))
+        for corner in _blocks(ctx.pairs):
+            t = _tile(x, ctx.pairs, ctx.options, corner, memory)
+            d_e, used = totals.add_softmax(t, corner, d_output, d_g_sum, d_m_sum, memory)
+            totals.add_bias(t, corner, d_e, ctx.options.bias, ctx.pairs.edges)
+            totals.add_phi(t, corner, d_e, used, d_g_sum, ctx.options.phi, memory)
+        return None, None, *totals.found()
+
+
+class Gradients:
+    """The gradients of the factors, added up block after block; single numbers in float64."""
+
+    def __init__(self, x: Factors) -> None:
+        self.x = x
+        wide = ("theta", "beta", "gg", "bias_scale", "bias_table")
+        self.d: dict[str, Tensor] = {
+            name: torch.zeros_like(t, dtype=torch.float64 if name in wide else t.dtype)
+            for name, t in zip(x._fields, x)
+            if t is not None
+        }
+
+    def found(self) -> list[Tensor | None]:
+        return [None if t is None else self.d[name].to(t.dtype) for name, t in zip(self.x._fields, self.x)]
+
+    def add_softmax(
+        self,
+        t: Tile,
+        corner: Corner,
+        d_output: Tensor,
+        d_g_sum: Tensor,
+        d_m_sum: Tensor,
+        memory: Memory,
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of q, k, value, a and c; returns dL/de and the weights after dropout."""
+        x, d, (batch, rows, _) = self.x, self.d, corner
+        d_out, keys = d_output[batch, rows], corner.of_columns(x.k)
+        # e is not needed any more
+        d_w = torch.bmm(d_out, corner.of_columns(x.value).transpose(1, 2), out=memory("e", t.weights.shape))
+        if t.g is not None:
+            d_w.addcmul_(t.g, d_g_sum[batch, rows, None])
+        if t.m is not None:
+            d_w.addcmul_(t.m, d_m_sum[batch, rows, None])
+        used = t.weights
+        if t.keep is not None:
+            used = t.weights * t.keep
+            d_w.mul_(t.keep)
+        _add_product(d["value"], corner, used, d_out)
+        # The row's common part from these very numbers: where the softmax saturates, the difference is what counts.
+        d_e = torch.ops.aten._softmax_backward_data(d_w, t.weights, -1, d_w.dtype)
+        torch.bmm(d_e, keys, out=d["q"][batch, rows])
+        _add_product(d["k"], corner, d_e, x.q[batch, rows])
+        if t.m is not None and (x.a is not None or x.c is not None):
+            d_em = d_e * t.m
+            if x.a is not None:
+                d["a"][batch, rows] = d_em.sum(-1)
+            if x.c is not None:
+                _add(d["c"], corner, d_em.sum(-2))
+        return d_e, used
+
+    def add_bias(self, t: Tile, corner: Corner, d_e: Tensor, bias: str | None, edges: Tensor | None) -> None:
+        if bias is None or t.delta is None:
+            return
+        d_bias = d_e if t.m is None else d_e * t.m
+        if edges is not None:
+            table = self.d["bias_table"][corner.batch]
+            table.scatter_add_(1, bin_of(t.delta, edges).flatten(1), d_bias.flatten(1).double())
+        elif self.x.bias_scale is not None:
+            slope = scale_slope(bias, t.delta, self.x.bias_scale[corner.batch, None, None])
+            self.d["bias_scale"][corner.batch] += slope.mul_(d_bias).sum(-1).double().sum(-1)
+
+    def add_phi(
+        self, t: Tile, corner: Corner, d_e: Tensor, used: Tensor, d_g_sum: Tensor, phi: str, memory: Memory
+    ) -> None:
+        """Gradients of ga, gc, gg, theta and beta."""
+        x, d, (batch, rows, _), shape = self.x, self.d, corner, d_e.shape
+        if t.g is None or t.f is None or t.shifted is None or x.beta is None:
+            return
+        d_g = torch.mul(used, d_g_sum[batch, rows, None], out=memory("d_g", shape))
+        if t.slope_e is not None:
+            d_eg = torch.mul(d_e, t.g, out=memory("spare", shape))
+            if x.ga is not None:
+                d["ga"][batch, rows] = d_eg.sum(-1)
+            if x.gc is not None:
+                _add(d["gc"], corner, d_eg.sum(-2))
+            d_g.addcmul_(d_e, t.slope_e)
+            if x.gg is not None:
+                d["gg"][batch] += (d_eg * t.g).sum(-1).double().sum(-1)
+                d_g.addcmul_(d_eg, x.gg[batch, None, None], value=2)
+        if t.m is not None:
+            d_g.mul_(t.m)
+        beta = x.beta[batch, None, None]
+        d_x = d_g.mul_(SLOPE[phi](t.shifted, beta, t.f, memory("spare", shape)))
+        # Rows in the working precision, their sums in float64: theta and beta collect n^2 terms of both signs.
+        d["theta"][batch] -= x.beta[batch].double() * d_x.sum(-1).double().sum(-1)
+        d["beta"][batch] += d_x.mul_(t.shifted).sum(-1).double().sum(-1)
 
 
 def chunked(operands: Operands, settings: Settings) -> Tensor:
     """Output [..., h, n, o]."""
-    factors = fold(operands, settings)
+    factors, pairs = fold(operands, settings), make_pairs(operands, settings)
     if operands.n >= 256 and (missing := -factors.q.shape[2] % 16):
         # Zero columns change nothing; matrix products with 10 columns are three times slower than with 16.
         factors = factors._replace(q=pad(factors.q, (0, missing)), k=pad(factors.k, (0, missing)))
-    sums: Any = Chunked.apply(make_options(operands, settings), make_pairs(operands), *factors)
+    if settings.radius is not None and operands.n**2 > BLOCK:
+        factors, pairs = put_in_order(factors, pairs)
+    sums: Any = Chunked.apply(make_options(operands, settings), pairs, *factors)
+    if pairs.ids is not None:
+        sums = [put_back(total, pairs.ids) for total in sums]
     output, g_sum, m_sum = sums
     return unfold(output, g_sum, m_sum, operands, settings)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dasmil.errors import InputError
+from dasmil.errors import InputError, unknown_name
+from dasmil.ops.das_attention.bias import BIASES, LENGTHS
 from dasmil.ops.das_attention.operands import FLOATING, Operands
 
 REQUIRED = ("query", "key", "value", "coords")
@@ -119,12 +122,80 @@ def check_seed(seed: int | Tensor | None, batch: torch.Size) -> None:
         )
 
 
-def check_values(coords: Tensor, mask: Tensor | None) -> None:
-    """Coordinates that are no positions (those of padding count too), and bags that are all padding."""
-    if not coords.isfinite().all():
+def check_values(x: Operands, bias: str | None) -> None:
+    """Coordinates that are no positions (those of padding count too), bags that are all padding, sections, lengths."""
+    if not x.coords.isfinite().all():
         raise bad_coords()
-    if mask is not None and not mask.any(-1).all():
+    if x.mask is not None and not x.mask.any(-1).all():
         raise bad_mask()
+    if x.section is not None and (x.section < -1).any():
+        raise bad_section()
+    if bias in LENGTHS and x.bias_scale is not None and not (x.bias_scale > 0).all():
+        raise bad_length()
+
+
+def check_bias(bias: str | None, x: Operands) -> None:
+    """A known kind with the parameters it needs, and no others."""
+    if bias is not None and (not isinstance(bias, str) or bias not in BIASES):
+        raise unknown_name("bias", bias, BIASES)
+    heads = x.query.shape[:-2]
+    for name, tensor, wanted in (
+        ("bias_scale", x.bias_scale, bias is not None and bias != "bins"),
+        ("bias_table", x.bias_table, bias == "bins"), ("bias_edges", x.bias_edges, bias == "bins"),
+    ):  # fmt: skip
+        if tensor is None and wanted:
+            told = {"bias_scale": "one number for each head", "bias_table": "[heads, bins]", "bias_edges": "[bins - 1]"}
+            raise InputError(f"bias is {bias!r} but {name} is missing: give a tensor, {told[name]}")
+        if tensor is not None and not wanted:
+            raise InputError(f"{name} is given, but bias is {bias!r}, which does not use it: leave one of them out")
+    if x.bias_scale is not None and (x.bias_scale.ndim < 1 or not _leads(x.bias_scale, 0, heads)):
+        raise InputError(
+            f"bias_scale has shape {_show(x.bias_scale.shape)}, expected {_show(heads)}: one for each head"
+        )
+    if x.bias_table is not None and x.bias_edges is not None:
+        if x.bias_edges.ndim != 1:
+            raise InputError(f"bias_edges have shape {_show(x.bias_edges.shape)}, expected [bins - 1]")
+        bins = x.bias_edges.shape[0] + 1
+        if x.bias_table.ndim < 2 or x.bias_table.shape[-1] != bins or not _leads(x.bias_table, 1, heads):
+            expected = _show([*heads, bins])
+            raise InputError(
+                f"bias_table has shape {_show(x.bias_table.shape)}, expected {expected}: "
+                f"{bins} bins for {bins - 1} edges"
+            )
+        edges = x.bias_edges
+        if edges.device.type != "meta" and not bool(edges.isfinite().all() & (edges.diff() > 0).all()):
+            raise InputError("bias_edges hold numbers that do not ascend (or are not finite); sort them, each once")
+
+
+def check_radius(radius: object, heads: int) -> tuple[float, ...] | None:
+    """One number for each head."""
+    if radius is None:
+        return None
+    if isinstance(radius, Tensor):
+        if radius.ndim > 1:
+            raise InputError(f"radius has shape {_show(radius.shape)}, expected one number, or one for each head")
+        radius = radius.tolist()
+    numbers: list[Any] = (
+        list(radius) if isinstance(radius, Sequence) and not isinstance(radius, str) else [radius] * heads
+    )
+    if len(numbers) != heads:
+        raise InputError(f"radius has {len(numbers)} numbers, expected one, or one for each of {heads} heads")
+    for number in numbers:
+        if not isinstance(number, Real) or isinstance(number, bool) or not float(number) >= 0:
+            raise InputError(f"radius is {number!r}, expected a length of 0 or more in units of distance_scale")
+    return tuple(map(float, numbers))
+
+
+def bad_section() -> InputError:
+    return InputError(
+        "section holds numbers below -1; number the sections 0, 1, 2, ... (-1: a token without a place, a class token)"
+    )
+
+
+def bad_length() -> InputError:
+    return InputError(
+        "bias_scale holds a length that is not above 0 (for bias 'gaussian' and 'cauchy'); learn its logarithm instead"
+    )
 
 
 def bad_coords() -> InputError:

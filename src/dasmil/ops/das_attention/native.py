@@ -6,15 +6,17 @@ import ctypes
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dasmil.errors import BackendError, InputError
 from dasmil.ops import library
-from dasmil.ops.das_attention.inputs import bad_coords, bad_mask, refuse_second_derivatives
+from dasmil.ops.das_attention.bias import BIASES
+from dasmil.ops.das_attention.inputs import bad_coords, bad_length, bad_mask, bad_section, refuse_second_derivatives
 from dasmil.ops.das_attention.operands import Operands, Settings
+from dasmil.ops.das_attention.order import space_filling_order
 from dasmil.ops.das_attention.phi import PHI
 
 
@@ -26,14 +28,16 @@ class _Problem(ctypes.Structure):
         for kind, names in (
             (
                 ctypes.c_int64,
-                "bags heads n d o axes phi self_pair product_term threads isa coords_step mask_step section_step "
-                "theta_step beta_step key_embed_step query_embed_step value_embed_step seed_count",
+                "bags heads n d o axes phi bias bins self_pair product_term threads isa coords_step mask_step "
+                "section_step theta_step beta_step key_embed_step query_embed_step value_embed_step bias_scale_step "
+                "bias_table_step order_step seed_count",
             ),
             (ctypes.c_double, "scale distance_scale dropout"),
             (
                 ctypes.c_void_p,
-                "query key value coords theta beta key_embed query_embed value_embed mask section seeds out lse g_sum "
-                "m_sum d_out d_query d_key d_value d_theta d_beta d_key_embed d_query_embed d_value_embed scratch",
+                "query key value coords theta beta key_embed query_embed value_embed bias_scale bias_table bias_edges "
+                "mask section seeds reach order out shift share g_sum m_sum d_out d_query d_key d_value d_theta d_beta "
+                "d_key_embed d_query_embed d_value_embed d_bias_scale d_bias_table scratch",
             ),
         )
         for name in names.split()
@@ -94,7 +98,31 @@ def _rows(kept: Tensor) -> list[int]:
     return [first + row * step for row in range(kept.shape[0])]
 
 
-def _describe(settings: Settings, x: Operands) -> _Problem:
+class Neighbourhood(NamedTuple):
+    """What a radius needs beside the operands: the largest squared distance of each head, and an order of the bag."""
+
+    reach: Tensor | None = None
+    order: Tensor | None = None
+
+
+def _neighbourhood(x: Operands, settings: Settings) -> Neighbourhood:
+    if settings.radius is None:
+        return Neighbourhood()
+    reach = torch.tensor(settings.reach(), dtype=torch.float64)
+    if x.n < WORTH_ORDERING:
+        return Neighbourhood(reach)
+    shared = x.coords
+    for other in (x.mask, x.section):
+        if other is not None and other.ndim > shared.ndim - 1:
+            shared = shared.expand(other.shape[0], *shared.shape[-2:])
+    return Neighbourhood(reach, space_filling_order(shared, x.mask, x.section))
+
+
+WORTH_ORDERING = 512
+"""Smaller bags have hardly a block outside the radius: they are computed whole."""
+
+
+def _describe(settings: Settings, x: Operands, near: Neighbourhood) -> _Problem:
     """Sizes and pointers of contiguous float32 tensors; a tensor without batch dimension is shared by all bags."""
     bags, heads, n, d = x.query.shape
     o = x.value.shape[3]
@@ -104,18 +132,20 @@ def _describe(settings: Settings, x: Operands) -> _Problem:
         return 0 if tensor is None or tensor.ndim == own else tensor.stride(0)
 
     return _Problem(
-        bags, heads, n, d, o, x.coords.shape[-1],
-        _PHI_CODES[settings.phi], settings.self_pair, settings.product_term, torch.get_num_threads(),
-        settings.isa != "auto",
+        bags, heads, n, d, o, x.coords.shape[-1], _PHI_CODES[settings.phi], _BIAS_CODES[settings.bias],
+        0 if x.bias_table is None else x.bias_table.shape[-1],
+        settings.self_pair, settings.product_term, torch.get_num_threads(), settings.isa != "auto",
         step(x.coords, 2), step(x.mask, 1), step(x.section, 1), step(x.theta, 1), step(x.beta, 1),
         step(x.key_embed, 3), step(x.query_embed, 3), step(x.value_embed, 3),
+        step(x.bias_scale, 1), step(x.bias_table, 2), step(near.order, 1),
         0 if settings.seeds is None else settings.seeds.numel(),
         settings.scale, settings.distance_scale, settings.dropout_p,
-        *[None if t is None else t.data_ptr() for t in x],
-        None if settings.seeds is None else settings.seeds.data_ptr(),
+        *[None if t is None else t.data_ptr() for t in (*x, settings.seeds, *near)],
     )  # fmt: skip
 
 
+_BIAS_CODES = {name: code for code, name in enumerate((None, "linear", "gaussian", "cauchy", "bins"))}
+assert set(_BIAS_CODES) == {None, *BIASES}
 _PHI_CODES = {name: code for code, name in enumerate(("sigmoid", "identity", "exponential", "gaussian"))}
 assert set(_PHI_CODES) == set(PHI)
 
@@ -132,6 +162,10 @@ def _run(problem: _Problem, backward: bool) -> None:
         raise bad_mask()
     if status == 3:
         raise InputError("section holds numbers beyond 32 bits; number the sections 0, 1, 2, ...")
+    if status == 4:
+        raise bad_section()
+    if status == 5:
+        raise bad_length()
 
 
 class Native(torch.autograd.Function):
@@ -140,13 +174,14 @@ class Native(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: Settings, *tensors: Tensor | None) -> Tensor:
         x = Operands(*[None if t is None else t.contiguous() for t in tensors])  # pyright: ignore[reportArgumentType]
-        problem = _describe(settings, x)
+        near = _neighbourhood(x, settings)
+        problem = _describe(settings, x, near)
         out = _empty_like(x.value)
-        kept = _empty(3, *x.value.shape[:3])
+        kept = _empty(4, *x.value.shape[:3])
         problem.out = out.data_ptr()
-        problem.lse, problem.g_sum, problem.m_sum = _rows(kept)
+        problem.shift, problem.share, problem.g_sum, problem.m_sum = _rows(kept)
         _run(problem, False)
-        ctx.settings = settings
+        ctx.settings, ctx.near = settings, near
         ctx.save_for_backward(out, kept, *x)
         return out
 
@@ -156,9 +191,9 @@ class Native(torch.autograd.Function):
         d_out = grad_outputs[0].contiguous()
         out, kept, *tensors = ctx.saved_tensors
         x = Operands(*tensors)
-        problem = _describe(ctx.settings, x)
+        problem = _describe(ctx.settings, x, ctx.near)
         problem.out, problem.d_out = out.data_ptr(), d_out.data_ptr()
-        problem.lse, problem.g_sum, problem.m_sum = _rows(kept)
+        problem.shift, problem.share, problem.g_sum, problem.m_sum = _rows(kept)
         gradients: dict[str, Tensor] = {name: _empty_like(getattr(x, name)) for name in ("query", "key", "value")}
         for name, tail in _PARAMETERS:  # one for each bag, even where the bags share the parameter
             if (t := getattr(x, name)) is not None:
@@ -173,7 +208,10 @@ class Native(torch.autograd.Function):
 
 
 # The parameters of the heads, and how many dimensions each has after that of the heads.
-_PARAMETERS = ("theta", 0), ("beta", 0), ("key_embed", 2), ("query_embed", 2), ("value_embed", 2)
+_PARAMETERS = (
+    ("theta", 0), ("beta", 0), ("key_embed", 2), ("query_embed", 2), ("value_embed", 2), ("bias_scale", 0),
+    ("bias_table", 1),
+)  # fmt: skip
 
 
 def native(x: Operands, settings: Settings) -> Tensor:

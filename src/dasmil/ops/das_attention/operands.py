@@ -7,12 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dasmil.ops.das_attention.bias import ROOM
+
 
 class Operands(NamedTuple):
     """The tensors of a call; None stands for what is absent.
 
     query, key [..., h, n, d]; value [..., h, n, o]; coords [..., n, 2 or 3]; theta, beta [..., h];
-    *_embed [..., h, 2, d or o]; mask, section [..., n]. All but the first three may lack leading dimensions.
+    *_embed [..., h, 2, d or o]; bias_scale [..., h]; bias_table [..., h, bins]; bias_edges [bins - 1];
+    mask, section [..., n]. All but the first three may lack leading dimensions.
     """
 
     query: Tensor
@@ -24,6 +27,9 @@ class Operands(NamedTuple):
     key_embed: Tensor | None = None
     query_embed: Tensor | None = None
     value_embed: Tensor | None = None
+    bias_scale: Tensor | None = None
+    bias_table: Tensor | None = None
+    bias_edges: Tensor | None = None
     mask: Tensor | None = None
     section: Tensor | None = None
 
@@ -45,6 +51,7 @@ class Settings(NamedTuple):
     """What is not a tensor of numbers to compute with.
 
     seeds: int64, one for each equal share of the heads of all bags, in their order; None without dropout.
+    radius: one for each head, in units of distance_scale.
     isa: "auto", or "portable" to leave the CPU's special instructions unused.
     """
 
@@ -55,11 +62,18 @@ class Settings(NamedTuple):
     self_pair: bool
     dropout_p: float
     seeds: Tensor | None
+    bias: str | None = None
+    radius: tuple[float, ...] | None = None
     isa: str = "auto"
 
     def partial(self, operands: Operands) -> bool:
         """Whether some pairs may have no distance (m_ij = 0)."""
         return operands.section is not None or not self.self_pair
+
+    def reach(self) -> list[float]:
+        """For each head the largest squared distance that is seen, in the unit of the coordinates."""
+        assert self.radius is not None
+        return [(radius * self.distance_scale) ** 2 * (1 + 2 * ROOM) for radius in self.radius]
 
 
 def widen(operands: Operands) -> Operands:
@@ -77,19 +91,22 @@ def widen(operands: Operands) -> Operands:
 
 
 def absorb_scales(
-    operands: Operands, scale: float | Tensor, distance_scale: float | Tensor
-) -> tuple[Operands, float, float]:
-    """Scales that are tensors move into the operands, where autograd sees them; those left are numbers."""
+    x: Operands, settings: Settings, scale: float | Tensor, length: float | Tensor
+) -> tuple[Operands, Settings]:
+    """Scales that are tensors move into the operands, where autograd sees them; the settings get numbers."""
     if isinstance(scale, Tensor):  # each term of the logits has one factor query or query_embed
-        factor = scale.to(operands.query).reshape(())
-        operands = operands._replace(
-            query=operands.query * factor,
-            query_embed=None if operands.query_embed is None else operands.query_embed * factor,
-        )
-        scale = 1.0
-    if isinstance(distance_scale, Tensor):  # delta / length - theta = (delta - theta length) / length
-        length = distance_scale.to(operands.query).reshape(())
-        if operands.theta is not None and operands.beta is not None:
-            operands = operands._replace(theta=operands.theta * length, beta=operands.beta / length)
-        distance_scale = 1.0
-    return operands, scale, distance_scale
+        factor = scale.to(x.query).reshape(())
+        embed = None if x.query_embed is None else x.query_embed * factor
+        x, scale = x._replace(query=x.query * factor, query_embed=embed), 1.0
+    if isinstance(length, Tensor):
+        unit, number = length.to(x.query).reshape(()), float(length.detach())
+        if x.theta is not None and x.beta is not None:  # delta / length - theta = (delta - theta length) / length
+            x = x._replace(theta=x.theta * unit, beta=x.beta / unit)
+        if x.bias_scale is not None:
+            x = x._replace(bias_scale=x.bias_scale / unit if settings.bias == "linear" else x.bias_scale * unit)
+        if x.bias_edges is not None:
+            x = x._replace(bias_edges=x.bias_edges * number)
+        if settings.radius is not None:
+            settings = settings._replace(radius=tuple(radius * number for radius in settings.radius))
+        length = 1.0
+    return x, settings._replace(scale=scale, distance_scale=length)

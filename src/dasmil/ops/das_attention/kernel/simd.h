@@ -98,6 +98,17 @@ DAS_INLINE vf exp2_normal(vf x) {
 }
 DAS_INLINE vf exp2_or_zero(vf x) { return exp2_normal(at_least(-126.0f, x)) - 1.17549435e-38f; }
 
+// The logarithm (base 2) of x >= 1: exponent, and the series of artanh for the rest, in [sqrt(0.5), sqrt(2)).
+DAS_INLINE vf log2_above_one(vf x) {
+  const vi half = bits(x) - 0x3F3504F3;  // sqrt(0.5)
+  const vi exponent = half >> 23;
+  const vf rest = bits(bits(x) - (exponent << 23));
+  const vf s = (rest - 1.0f) / (rest + 1.0f), s2 = s * s;
+  const vf series = fma(fma(fma(fma(all(0.32059889f), s2, all(0.41219858f)), s2, all(0.57707801f)), s2, all(0.96179669f)), s2,
+                        all(2.88539008f));
+  return __builtin_convertvector(exponent, vf) + s * series;
+}
+
 DAS_INLINE vu mix(vu x) {
   x = (x ^ (x >> 16)) * 0x7FEB352Du;
   x = (x ^ (x >> 15)) * 0x846CA68Bu;
@@ -129,8 +140,8 @@ struct Keep {
     row = mix(static_cast<uint32_t>(number) * 0x9E3779B1u + keys.low);
     salt = mix(row ^ keys.high);
   }
-  DAS_INLINE vi operator()(uint32_t column) const {
-    const vu j = column + vu{0, 1, 2, 3, 4, 5, 6, 7};
+  DAS_INLINE vi operator()(vi columns) const {
+    const vu j = reinterpret_cast<vu>(columns);
     return reinterpret_cast<vi>(mix((j * 0x85EBCA6Bu + row) ^ salt) >> 8) >= threshold;
   }
 };
