@@ -17,7 +17,7 @@ from dasmil.errors import DataError
 from dasmil.models import create_model
 from dasmil.report.explanation.bundle import write_bundle
 from dasmil.report.explanation.heatmap import compose, map_image, nice_length, paint, tiles_figure
-from dasmil.report.explanation.phi import phi_figure
+from dasmil.report.phi import phi_figure, phis
 from dasmil.types import Bag
 
 MPP = 0.5
@@ -237,7 +237,8 @@ def test_bundle_writes_every_file_and_a_page_that_stands_alone(tmp_path):
     for word in ("http://www", "https://", "<script", 'src="http'):
         assert word not in page.replace("http://www.w3.org", "")
     assert f"{e.pairs[0].contribution:+.4f}" in page
-    assert "true 80 px" in page
+    assert "true threshold" in page
+    assert "80 px" in page
     picture = matplotlib.image.imread(tmp_path / "map-contribution.png")
     assert min(picture.shape[:2]) > 500
     corner = (picture[:8, :8, :3] * 255).round()
@@ -277,8 +278,8 @@ def test_learned_distances_over_seeds(model):
     assert rows[0].widths == pytest.approx((200 * 2 * np.log(9) / 10, 200 * 2 * np.log(9) / 20), rel=1e-5)
     row = model.learned_distances()[0]
     assert phi_values(row, 200.0, "sigmoid", np.array([100.0]))[0] == pytest.approx(0.5, abs=1e-6)
-    axis = phi_figure([model, other]).axes[0]
-    assert "2 seeds" in axis.get_title(loc="left")
+    axis = phi_figure(phis([model, other])).axes[0]
+    assert len([line for line in axis.get_lines() if len(line.get_xdata()) > 2]) == 4, "two seeds of two heads"
     assert any("head 0: 140 ± 57 µm" in t.get_text() for t in axis.texts)
     from dasmil.errors import InputError
 
@@ -288,7 +289,7 @@ def test_learned_distances_over_seeds(model):
 
 def test_phi_figure_marks_the_pairs_of_an_explanation(model):
     e = explain(model, slide_bag())
-    axis = phi_figure([model], explanation=e).axes[0]
+    axis = phi_figure(phis([model]), pairs=e.pairs).axes[0]
     marked = axis.collections[0].get_offsets()
     pairs = [p for p in e.pairs if p.i != p.j][:30]
     np.testing.assert_allclose(marked, [[p.distance, p.phi] for p in pairs], rtol=1e-5)

@@ -60,7 +60,7 @@ def test_the_page_shows_what_the_issue_asks_for(finished: tuple[Path, subprocess
     )
     assert tuple(labels[:4]) == pictures
     assert re.search(r"The strongest, \d+ px\s+apart, gave [+-]\d", text)
-    assert {"Learning curves", "ROC curves", "Confusion matrix, test-large"} <= set(labels)
+    assert {"Learning curve: Training loss", "ROC curves", "Confusion matrix, test-large"} <= set(labels)
     assert ">80 px<" in text
     summary = json.loads((out / "das-mil" / "summary.json").read_text())["splits"]["test-large"]
     assert f"{summary['mean']['balanced_accuracy']:.3f}" in text

@@ -60,3 +60,27 @@ def test_the_page_works_in_a_browser(trained: Path, pages: dict[str, str]):
         assert problems == []
         assert len(requests) == 1
         browser.close()
+
+
+TOPS = """label => [...document.querySelectorAll(`svg[aria-label^='${label}']`)]
+    .map(s => s.getBoundingClientRect().top)"""
+SCALES = """() => [...document.querySelectorAll('figure svg')]
+    .map(s => s.getBoundingClientRect().width / s.viewBox.baseVal.width)"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_the_row_of_the_roc_has_no_hole_and_curves_can_be_read_on_a_phone(trained: Path, pages: dict[str, str]):
+    assert pages["binary"]
+    with sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.goto((trained / "binary" / "report.html").as_uri())
+        row = [page.evaluate(TOPS, label) for label in ("ROC curve", "Confusion matrix", "Calibration")]
+        assert len({round(top[0]) for top in row}) == 1
+        assert len({round(top) for top in page.evaluate(TOPS, "Learning curve")}) == 1
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert min(page.evaluate(SCALES)) > 0.55, "no figure is shrunk beyond reading"
+        curves = page.evaluate(TOPS, "Learning curve")
+        assert len(curves) >= 2
+        assert curves == sorted(set(curves)), "one below the other"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dasmil.errors import DataError, InputError
-from dasmil.report import figures, write_report
-from dasmil.report.figures import Phi
+from dasmil.report import pictures, write_report
+from dasmil.report.phi import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.sections import headline
 from dasmil.runs import Run
@@ -155,8 +155,8 @@ def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):
 
 def test_every_fold_is_drawn_at_its_own_distance_scale(binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[Phi] = []
-    real = figures.learned_phi
-    monkeypatch.setattr(figures, "learned_phi", lambda some, *rest: (drawn.extend(some), real(some, *rest))[1])
+    real = pictures.phi_figure
+    monkeypatch.setattr(pictures, "phi_figure", lambda some, *rest: (drawn.extend(some), real(some, *rest))[1])
     expected = []
     for fold, factor in enumerate((1.0, 3.0)):
         folder = Path(copytree(binary, tmp_path / "cross" / f"fold-{fold}"))

@@ -216,13 +216,13 @@ def distances(run: Path, output: Path | None, json: bool) -> int:
     from dasmil.attribution.distance import learned_distances
     from dasmil.attribution.export import write_json
     from dasmil.attribution.ground import UNIT_SYMBOL
-    from dasmil.report.explanation.phi import phi_figure
+    from dasmil.report.phi import phi_figure, phis
     from dasmil.report.style import save_png
 
     models = models_of(run)
     rows = learned_distances(models)
     if output is not None:
-        save_png(phi_figure(models), output / "learned-distance.png")
+        save_png(phi_figure(phis(models)), output / "learned-distance.png")
         write_json(output / "learned-distance.json", [asdict(row) for row in rows])
     if json:
         print(json_module.dumps([asdict(row) for row in rows], indent=2))

@@ -6,20 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from dasmil.data.mnist import collage_image
 from dasmil.errors import DataError
 from dasmil.files import replacing
 from dasmil.models.base import MILModel
-from dasmil.report.collages import attention_weights
-from dasmil.report.style import DENSITY, FONT, INK, LINE, ORANGE, look, new_figure, save_png
+from dasmil.report.collages import attention_weights, draw_attention, draw_collage
+from dasmil.report.style import look, new_figure, save_png
 from dasmil.types import Bag
-
-HALF = 14  # half the side of a digit in pixels
 
 
 def choose_bag(bags: Sequence[Bag]) -> Bag:
@@ -69,55 +64,10 @@ def attention_figure(bag: Bag, weights: NDArray[np.float32], title: str) -> Figu
     names = names_of(bag)
     with look():
         figure, (left, right) = new_figure(760, 370, 2)
-        _collage(left, bag, names)
+        draw_collage(left, bag, names)
         left.set_title("Positive bag")
-        mesh = right.pcolormesh(weights[np.ix_(order, order)], cmap=DENSITY, vmin=0, linewidth=0)
-        n = len(bag)
-        keys = [place for place, i in enumerate(order) if bag.key_instances is not None and bag.key_instances[i]]
-        for i in keys:
-            for j in keys:
-                if i != j:
-                    right.add_patch(Rectangle((j, i), 1, 1, fill=False, edgecolor=ORANGE, linewidth=1.8))
-        middle = np.arange(n) + 0.5
-        right.set_xticks(middle, [names[i] for i in order])
-        right.set_yticks(middle, [names[i] for i in order])
-        for axis_labels in (right.get_xticklabels(), right.get_yticklabels()):
-            for number, text in enumerate(axis_labels):
-                text.set(color=ORANGE if number in keys else INK, fontweight="bold" if number in keys else "normal")
-        right.set(ylim=(n, 0), aspect="equal", xlabel="attended digit j", ylabel="attending digit i")
-        right.tick_params(length=0)
-        right.spines[:].set_visible(False)
-        right.set_title(title)
-        bar = figure.colorbar(mesh, ax=right, shrink=0.75, aspect=24, pad=0.02)
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-        bar.ax.tick_params(length=2)
-        bar.set_label("attention weight")
+        draw_attention(figure, right, weights, bag, title, names, order)
     return figure
-
-
-def _collage(axis: Axes, bag: Bag, names: Sequence[str]) -> None:
-    picture = collage_image(bag)
-    size = len(picture)
-    axis.imshow(255 - picture, cmap="gray", vmin=0, vmax=255, interpolation="none", extent=(0, size, size, 0))
-    axis.set(xlim=(0, size), ylim=(size, 0), xticks=[0, size // 2, size], yticks=[0, size // 2, size])
-    axis.set_xlabel("x (px)")
-    axis.spines[:].set(visible=True, color=LINE)
-    coords = bag.coords.numpy()
-    keys = bag.key_instances.numpy() if bag.key_instances is not None else np.zeros(len(bag), bool)
-    for (x, y), name, key in zip(coords, names, keys):
-        if name[1:] or key:  # only digits that could be confused need a name
-            axis.text(x, y - HALF - 2, name, color=ORANGE if key else INK, fontsize=FONT - 1, ha="center", va="bottom",
-                      fontweight="bold" if key else "normal")  # fmt: skip
-    for x, y in coords[keys]:
-        box = Rectangle((x - HALF, y - HALF), 2 * HALF, 2 * HALF, fill=False, edgecolor=ORANGE, linewidth=1.4)
-        axis.add_patch(box)
-    a, b = coords[keys]
-    apart = float(np.hypot(*(a - b)))
-    if apart > 3 * HALF:  # else the frames touch, and a line would only hide the digits
-        step = (b - a) * (1.3 * HALF / apart)
-        axis.plot([a[0] + step[0], b[0] - step[0]], [a[1] + step[1], b[1] - step[1]], color=ORANGE, linewidth=1)
-    axis.text((a[0] + b[0]) / 2, max(a[1], b[1]) + HALF + 3, f"{apart:.0f} px apart", color=ORANGE, fontsize=FONT - 1,
-              ha="center", va="top")  # fmt: skip
 
 
 def write_attention_figure(model: MILModel, bags: Sequence[Bag], folder: Path) -> list[Path]:

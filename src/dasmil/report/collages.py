@@ -30,13 +30,14 @@ def collages(bags: Sequence[Bag], titles: Sequence[str]) -> Figure:
     with look():
         figure, axes = new_figure(300 * len(bags), 320, len(bags))
         for axis, bag, title in zip(axes, bags, titles):
-            _collage(axis, bag)
+            draw_collage(axis, bag)
             axis.set_anchor("N")
             axis.set_title(title)
     return figure
 
 
-def _collage(axis: Axes, bag: Bag) -> None:
+def draw_collage(axis: Axes, bag: Bag, names: Sequence[str] = ()) -> None:
+    """A collage on given axes; names: of its digits, written over those that could be confused and over key ones."""
     picture = collage_image(bag)
     size = len(picture)
     ink = np.zeros((size, size, 4), np.uint8)
@@ -47,6 +48,10 @@ def _collage(axis: Axes, bag: Bag) -> None:
     axis.spines[:].set(visible=True, color=LINE)
     keys = np.zeros(len(bag), bool) if bag.key_instances is None else bag.key_instances.numpy()
     coords = bag.coords.numpy()
+    for (x, y), name, key in zip(coords, names, keys, strict=False):
+        if name[1:] or key:
+            axis.text(x, y - HALF - 2, name, color=ORANGE if key else INK, fontsize=FONT - 1, ha="center", va="bottom",
+                      fontweight="bold" if key else "normal")  # fmt: skip
     for x, y in coords[keys]:
         box = Rectangle((x - HALF, y - HALF), 2 * HALF, 2 * HALF, fill=False, edgecolor=ORANGE, linewidth=1.4)
         axis.add_patch(box)
@@ -110,30 +115,49 @@ def _digits(bag: Bag) -> NDArray[np.int64]:
 
 def attention_map(weights: NDArray[np.float32], bag: Bag, title: str) -> Figure:
     """Attention of every instance (row) to every other (column), digits as labels, pairs of key instances outlined."""
-    n = len(bag)
-    names = [str(digit) for digit in _digits(bag)]
     with look():
         figure, (axis,) = new_figure(330, 320)
-        mesh = axis.pcolormesh(np.asarray(weights), cmap=DENSITY, vmin=0, linewidth=0)
-        for i, j in _decisive_pairs(bag) if bag.label else []:
-            for x, y in ((i, j), (j, i)):
-                axis.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor=ORANGE, linewidth=1.8))
-        middle = np.arange(n) + 0.5
-        axis.set_xticks(middle, names)
-        axis.set_yticks(middle, names)
-        for axis_labels in (axis.get_xticklabels(), axis.get_yticklabels()):
-            for text, key in zip(axis_labels, bag.key_instances if bag.key_instances is not None else []):
-                text.set(color=ORANGE if key else INK, fontweight="bold" if key else "normal")
-        axis.set(ylim=(n, 0), aspect="equal", xlabel="attended digit j", ylabel="attending digit i")
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
-        axis.set_title(title)
+        draw_attention(figure, axis, weights, bag, title)
         axis.set_anchor("N")
-        bar = figure.colorbar(mesh, ax=axis, shrink=0.75, aspect=24, pad=0.02)
-        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-        bar.ax.tick_params(length=2)
-        bar.set_label("attention weight")
     return figure
+
+
+def draw_attention(
+    figure: Figure,
+    axis: Axes,
+    weights: NDArray[np.float32],
+    bag: Bag,
+    title: str,
+    names: Sequence[str] = (),
+    order: NDArray[np.int64] | None = None,
+) -> None:
+    """The map of attention weights [n, n] on given axes.
+
+    names: of the digits, by default the digits themselves; order: of rows and columns, by default that of the bag.
+    """
+    n = len(bag)
+    called = list(names) or [str(digit) for digit in _digits(bag)]
+    order = np.arange(n) if order is None else order
+    place = {int(i): k for k, i in enumerate(order)}
+    mesh = axis.pcolormesh(np.asarray(weights)[np.ix_(order, order)], cmap=DENSITY, vmin=0, linewidth=0)
+    for i, j in _decisive_pairs(bag) if bag.label else []:
+        for x, y in ((place[i], place[j]), (place[j], place[i])):
+            axis.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor=ORANGE, linewidth=1.8))
+    middle = np.arange(n) + 0.5
+    axis.set_xticks(middle, [called[int(i)] for i in order])
+    axis.set_yticks(middle, [called[int(i)] for i in order])
+    keys = np.zeros(n, bool) if bag.key_instances is None else bag.key_instances.numpy()
+    for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
+        for text, i in zip(labels, order, strict=True):
+            text.set(color=ORANGE if keys[i] else INK, fontweight="bold" if keys[i] else "normal")
+    axis.set(ylim=(n, 0), aspect="equal", xlabel="attended digit j", ylabel="attending digit i")
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    axis.set_title(title)
+    bar = figure.colorbar(mesh, ax=axis, shrink=0.75, aspect=24, pad=0.02)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    bar.ax.tick_params(length=2)
+    bar.set_label("attention weight")
 
 
 @torch.no_grad()

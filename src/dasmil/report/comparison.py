@@ -9,9 +9,10 @@ from pathlib import Path
 from dasmil.errors import InputError
 from dasmil.report import figures
 from dasmil.report.examples import example_pictures, true_distance
-from dasmil.report.figures import Score, Truth
+from dasmil.report.figures import Score
 from dasmil.report.page import Cell, Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
-from dasmil.report.pictures import confusion_picture, distance_pictures, learning_picture, roc_curves
+from dasmil.report.phi import Truth
+from dasmil.report.pictures import confusion_picture, distance_pictures, learning_pictures, roc_curves
 from dasmil.report.sections import bags_section, data_section, headline
 from dasmil.report.style import ACCENT, COLOURS, GREY, ORANGE
 from dasmil.report.words import (
@@ -96,7 +97,7 @@ def comparison_page(
         sections=[
             Section(f"What {display_name(first.model)} uses", text=_explanation(truth), pictures=explaining),
             Section("Scores", tables=[_scores(coloured, split, paper)], pictures=_dots(coloured, split, paper)),
-            Section("Learning curves", pictures=[learning_picture(coloured)]),
+            Section("Learning curves", pictures=learning_pictures(coloured)),
             Section("How well they separate the bags", pictures=separation),
             bags_section(first, f"Predictions of {display_name(first.model)}."),
             data_section(first),

@@ -13,8 +13,8 @@ from dasmil.data.mnist import RULES, CollageRule
 from dasmil.models.base import MILModel
 from dasmil.report.collages import attention_map, attention_weights, collages, telling_pair
 from dasmil.report.explanation.heatmap import map_figure
-from dasmil.report.figures import Truth
 from dasmil.report.page import Picture, picture
+from dasmil.report.phi import Truth
 from dasmil.runs import Run
 from dasmil.types import Bag
 

@@ -12,10 +12,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from dasmil.ops.das_attention.phi import PHI
 from dasmil.report.style import ACCENT, FAINT, FONT, GREY, GROUND, INK, LINE, ORANGE, look, new_figure
 from dasmil.stats import Roc, wilson
-from dasmil.vocabulary import UNIT_SYMBOL
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,11 @@ class Panel:
     truth_label: str = ""
 
 
-def learning_curves(panels: Sequence[Panel], width: float = 330, height: float = 230) -> Figure:
-    """Small diagrams side by side: a thin line for each seed, dashed where it did not fit, labelled directly."""
+def learning_curve(panel: Panel, width: float = 310, height: float = 230) -> Figure:
+    """A small diagram: a thin line for each seed, dashed where it did not fit, labelled directly."""
     with look():
-        figure, axes = new_figure(width * len(panels), height, len(panels))
-        for axis, panel in zip(axes, panels):
-            _learning_panel(axis, panel)
+        figure, (axis,) = new_figure(width, height)
+        _learning_panel(axis, panel)
     return figure
 
 
@@ -176,53 +173,6 @@ def calibration(bins: Sequence[dict[str, float]]) -> Figure:
 
 
 @dataclass(frozen=True)
-class Phi:
-    """One learned interpolation function: theta and beta in units of `scale`, lengths in `unit`."""
-
-    theta: float
-    beta: float
-    scale: float
-    unit: str
-    kind: str = "sigmoid"
-    label: str = ""
-    stuck: bool = False
-    colour: str = ACCENT
-
-
-@dataclass(frozen=True)
-class Truth:
-    """The distance that decides in truth, where it is known."""
-
-    distance: float
-    farther: bool = False
-
-
-def learned_phi(functions: Sequence[Phi], reach: float, truth: Truth | None = None, title: str = "") -> Figure:
-    """phi(delta) of every seed and head over the distance in its unit, with the true threshold where it is known."""
-    import torch
-
-    with look():
-        figure, (axis,) = new_figure(520, 320)
-        x = np.linspace(0, reach, 400)
-        for function in functions:
-            argument = torch.from_numpy((x / function.scale - function.theta) * function.beta)
-            axis.plot(x, PHI[function.kind](argument).numpy(), color=function.colour, alpha=0.85, linewidth=1.2,
-                      linestyle=(0, (4, 2)) if function.stuck else "-")  # fmt: skip
-        unit = UNIT_SYMBOL.get(functions[0].unit, functions[0].unit)
-        if truth is not None:
-            span = (truth.distance, reach) if truth.farther else (0, truth.distance)
-            axis.axvspan(*span, color=ORANGE, alpha=0.09, linewidth=0)
-            axis.axvline(truth.distance, color=INK, linewidth=0.9)
-            rises = sum(function.beta for function in functions) >= 0  # the label goes where the curves are not
-            axis.annotate(f"true threshold\n{truth.distance:g} {unit}", (truth.distance, 0.98 if rises else 0.02),
-                          xytext=(-5, 0), textcoords="offset points", va="top" if rises else "bottom",
-                          ha="right", fontsize=FONT - 1)  # fmt: skip
-        axis.set(xlim=(0, reach), ylim=(-0.03, 1.03), xlabel=f"distance δ ({unit})", ylabel="φ(δ)")
-        axis.set_title(title or "Learned φ(δ)")
-    return figure
-
-
-@dataclass(frozen=True)
 class Score:
     """One row of a score diagram: a mean, its interval, the single seeds, and a value to compare with."""
 
@@ -257,6 +207,6 @@ def scores(rows: Sequence[Score], xlabel: str, mark: str = "paper") -> Figure:
 
 
 __all__ = [
-    "FAINT", "GROUND", "Line", "Panel", "Phi", "Score", "Series", "Truth",
-    "calibration", "confusion", "learned_phi", "learning_curves", "roc", "scores",
+    "FAINT", "GROUND", "Line", "Panel", "Score", "Series",
+    "calibration", "confusion", "learning_curve", "roc", "scores",
 ]  # fmt: skip

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dasmil.report import figures
-from dasmil.report.figures import UNIT_SYMBOL, Line, Panel, Phi, Series, Truth
+from dasmil.report.figures import Line, Panel, Series
 from dasmil.report.page import Picture, picture
+from dasmil.report.phi import Phi, Truth, phi_figure
 from dasmil.report.style import ACCENT, CLASS_COLOURS
 from dasmil.report.words import bags_text, decimal, display_name, interval_text, seed_name
 from dasmil.runs import Predictions, Run
 from dasmil.stats import Roc, confusion_counts, roc_curve
+from dasmil.vocabulary import UNIT_SYMBOL
 
 
 def roc_picture(run: Run, split: str) -> Picture | None:
@@ -103,8 +105,7 @@ def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
     heads = len({(row["layer"], row["head"]) for _, _, row in rows})
     functions = [
         Phi(row["theta"], row["beta"], float(options.get("distance_scale", 1.0)), unit,
-            str(options.get("phi", "sigmoid")), stuck=seed.stuck,
-            colour=CLASS_COLOURS[(row["head"] if heads > 1 else 0) % len(CLASS_COLOURS)])
+            str(options.get("phi", "sigmoid")), row["head"], stuck=seed.stuck)
         for options, seed, row in rows
     ]  # fmt: skip
     scale = max(function.scale for function in functions)
@@ -124,7 +125,7 @@ def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
     if truth:
         side = "farther" if truth.farther else "nearer"
         caption += f" Shaded: pairs {side} than {truth.distance:g} {symbol} make a bag positive."
-    return picture(figures.learned_phi(functions, reach, truth), "Learned distance function phi", caption)
+    return picture(phi_figure(functions, reach, truth), "Learned distance function phi", caption)
 
 
 def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
@@ -140,23 +141,23 @@ def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
     )
     heads = ", first head" if len(run.all_seeds[0].distances) > 1 else ""
     caption = f"Where φ is halfway, epoch by epoch{heads}."
-    return [phi, picture(figures.learning_curves([panel], 410, 320), "Learned distance by epoch", caption)]
+    return [phi, picture(figures.learning_curve(panel, 410, 320), "Learned distance by epoch", caption)]
 
 
-def learning_picture(runs: Sequence[tuple[Run, str]]) -> Picture:
-    """Learning curves of one run, or of several in their colours."""
+def learning_pictures(runs: Sequence[tuple[Run, str]]) -> list[Picture]:
+    """Learning curves of one run, or of several in their colours; a picture each, which narrow pages stack."""
     panels = [
         ("train_loss", "Training loss", "loss", 0.0, None),
         ("val_loss", "Validation loss", "loss", 0.0, None),
         ("val_auroc", "Validation AUROC", "AUROC", None, 1.005),
     ]
-    shown = [
-        Panel(title, ylabel, series, floor, ceiling)
-        for column, title, ylabel, floor, ceiling in panels
-        if (series := _series(runs, column))
-    ]
     caption = "One line per seed." if max(len(run.all_seeds) for run, _ in runs) > 1 else ""
-    return picture(figures.learning_curves(shown), "Learning curves", caption)
+    found = []
+    for column, title, ylabel, floor, ceiling in panels:
+        if series := _series(runs, column):
+            figure = figures.learning_curve(Panel(title, ylabel, series, floor, ceiling))
+            found.append(picture(figure, f"Learning curve: {title}", "" if found else caption))
+    return found
 
 
 def _series(runs: Sequence[tuple[Run, str]], column: str) -> list[Series]:

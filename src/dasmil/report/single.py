@@ -8,7 +8,7 @@ from dasmil.report.pictures import (
     calibration_picture,
     confusion_picture,
     distance_pictures,
-    learning_picture,
+    learning_pictures,
     roc_picture,
 )
 from dasmil.report.sections import (
@@ -46,7 +46,7 @@ def run_page(run: Run) -> Page:
         sections.append(Section("How well it separates the bags", pictures=scoring))
     else:
         sections.insert(0, Section("How well it separates the bags", pictures=scoring))
-    sections.append(Section("Learning curves", pictures=[learning_picture([(run, ACCENT)])]))
+    sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
     folds = folds_section(run, split)
     if folds:
         sections.append(folds)

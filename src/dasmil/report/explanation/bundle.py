@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dasmil.attribution.export import summary, write_geojson, write_instances, write_json, write_pairs
 from dasmil.attribution.ground import Ground, layout_of
+from dasmil.attribution.names import InstanceNames
 from dasmil.attribution.verdict import pair_verdict
 from dasmil.models.base import MILModel
 from dasmil.report.explanation.heatmap import map_figure, tiles_figure
@@ -45,7 +46,7 @@ def write_bundle(
         write_pairs(files[-1], bag, explanation)
     tiles = None
     if ground is not None and len(bag) >= 2:
-        tiles = tiles_figure(layout, values, score, ground)
+        tiles = tiles_figure(layout, values, score, ground, called=InstanceNames(bag).own)
         files.append(folder / f"tiles-{score}.png")
         save_png(tiles, files[-1])
     slides = len(bag.metadata.get("slides", ()))  # of a patient with several, level-0 pixels would fall on each other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def map_figure(
     ground: Ground | None = None,
     *,
     mark: Sequence[Pair] = (),
-    width: float = 640,
+    width: float = 480,
 ) -> Figure:
     """A map with scale bar and colour bar; mark: pairs to join, strongest first, with their distances."""
     scale = colour_scale(name, values)
@@ -144,14 +144,21 @@ def _join(axis: Axes, layout: Layout, pairs: Sequence[Pair]) -> None:
         axis.plot([x0, x1], [y0, y1], color="#000000", linewidth=wide)
         if p.distance is not None and np.hypot(x1 - x0, y1 - y0) > 0.1 * longer:
             axis.text((x0 + x1) / 2, (y0 + y1) / 2, f"{p.distance:,.0f} {UNIT_SYMBOL[layout.unit]}", color="#000000",
-                      fontsize=FONT - 1, ha="center", va="center", zorder=4,
+                      fontsize=FONT - 1, ha="center", va="center", zorder=4, clip_on=True,
                       bbox={"facecolor": "#fdfdfd", "alpha": 0.85, "linewidth": 0, "pad": 1})  # fmt: skip
 
 
 def tiles_figure(
-    layout: Layout, values: np.ndarray, name: str, ground: Ground, *, count: int = 8, side_px: int = 96
+    layout: Layout,
+    values: np.ndarray,
+    name: str,
+    ground: Ground,
+    *,
+    count: int = 8,
+    side_px: int = 96,
+    called: Callable[[int], str] = str,
 ) -> Figure:
-    """The instances with the highest and the lowest score as pictures, each with its number and score."""
+    """The instances with the highest and the lowest score as pictures, each with what it is called and its score."""
     order = np.argsort(-values, kind="stable")
     count = min(count, max(1, len(order) // 2))
     rows = [("highest", order[:count]), ("lowest", order[::-1][:count])]
@@ -168,5 +175,5 @@ def tiles_figure(
                 colour = (ORANGE if values[index] > 0 else ACCENT) if words(name).signed else INK
                 axis.spines[:].set(visible=True, color=colour, linewidth=2)
                 number = f"{values[index]:+.3g}" if words(name).signed else f"{values[index]:.3g}"
-                axis.set_xlabel(f"{index}: {number}", fontsize=FONT - 2)
+                axis.set_xlabel(f"{called(int(index))[-12:]}: {number}", fontsize=FONT - 2)
     return figure

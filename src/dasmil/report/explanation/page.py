@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 
 from dasmil import __version__
 from dasmil.attribution.export import written
-from dasmil.attribution.ground import UNIT_SYMBOL
 from dasmil.attribution.groups import MANY
 from dasmil.attribution.names import InstanceNames
 from dasmil.attribution.verdict import pair_verdict
 from dasmil.models.base import MILModel
-from dasmil.report.explanation.phi import phi_figure
+from dasmil.report.phi import Truth, phi_figure, phis
 from dasmil.report.style import css_variables, to_svg
 from dasmil.report.words import class_name
 from dasmil.types import Bag, Explanation, PairSum
+from dasmil.vocabulary import SCORES, UNIT_SYMBOL
 from dasmil.vocabulary import score as words
 
 SHOWN_PAIRS, SHOWN_INSTANCES, SHOWN_SUMS = 15, 10, 8
@@ -58,7 +58,11 @@ def write_page(
     if model.learned_distances():
         last = max(row["layer"] for row in model.learned_distances())
         phi = to_svg(
-            phi_figure([model], explanation=explanation, layer=last, truth=float(truth) if truth else None),
+            phi_figure(
+                phis([model], last),
+                truth=Truth(float(truth), bool(bag.metadata.get("farther"))) if truth else None,
+                pairs=explanation.pairs,
+            ),
             "The learned function phi of distance, with the distances of the strongest pairs",
         )
     columns, pairs = _pairs(bag, explanation)
@@ -197,16 +201,10 @@ def _pairs(bag: Bag, explanation: Explanation) -> tuple[list[tuple[str, str]], l
 def _instances(bag: Bag, explanation: Explanation, score: str) -> tuple[list[str], list[list[str]]]:
     names = InstanceNames(bag)
     section = [] if bag.section is None else ["section"]
-    columns = [
-        "instance",
-        *section,
-        f"x, {UNIT_SYMBOL[bag.unit]}",
-        f"y, {UNIT_SYMBOL[bag.unit]}",
-        *(words(name).title for name in explanation.scores),
-    ]
-    values = explanation.scores[score].double().cpu().numpy()
-    order = np.argsort(-np.abs(values), kind="stable")[:SHOWN_INSTANCES]
-    scores = {name: column.double().cpu().numpy() for name, column in explanation.scores.items()}
+    unit, known = UNIT_SYMBOL[bag.unit], explanation.scores
+    scores = {name: known[name].double().cpu().numpy() for name in SCORES if name in known}
+    columns = ["instance", *section, f"x, {unit}", f"y, {unit}", *(words(name).title for name in scores)]
+    order = np.argsort(-np.abs(scores[score]), kind="stable")[:SHOWN_INSTANCES]
     rows = []
     for k in order.tolist():
         x, y = bag.coords[k, :2].tolist()
