@@ -14,6 +14,10 @@ if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported 
     from dasmil.data.store import read_bag, write_bag
     from dasmil.models import create_model, list_models
     from dasmil.runs import Run, load_model
+    from dasmil.study.apply import evaluate, predict
+    from dasmil.study.search import search
+    from dasmil.study.spec import BagSpec, CohortSpec
+    from dasmil.study.training import cross_validate, train_cohort
     from dasmil.train import fit
     from dasmil.types import Bag, Explanation, Output
 
@@ -30,24 +34,38 @@ _HOMES = {
     "list_models": "dasmil.models",
     "Run": "dasmil.runs",
     "load_model": "dasmil.runs",
+    "BagSpec": "dasmil.study.spec",
+    "CohortSpec": "dasmil.study.spec",
+    "train_cohort": "dasmil.study.training",
+    "cross_validate": "dasmil.study.training",
+    "search": "dasmil.study.search",
+    "evaluate": "dasmil.study.apply",
+    "predict": "dasmil.study.apply",
     "read_bag": "dasmil.data.store",
     "write_bag": "dasmil.data.store",
 }
 
 __all__ = [
     "Bag",
+    "BagSpec",
+    "CohortSpec",
     "Explanation",
     "Output",
     "Run",
     "__version__",
     "create_model",
+    "cross_validate",
+    "evaluate",
     "explain",
     "fit",
     "list_models",
     "load_cohort",
     "load_dataset",
     "load_model",
+    "predict",
     "read_bag",
+    "search",
+    "train_cohort",
     "write_bag",
 ]
 

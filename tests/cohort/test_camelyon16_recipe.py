@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dasmil.cli import app
-from dasmil.cli.camelyon16 import MODELS, table_text
-from dasmil.cli.sources import run_loader
+from dasmil.paper.camelyon16 import MODELS, table_text
+from dasmil.study.reading import run_loader
 
 REFERENCE = Path(__file__).with_name("camelyon16_reference.csv")
 PARAMETERS = {

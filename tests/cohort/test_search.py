@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-import dasmil.train.search as search_module
+import dasmil.study.trials as search_module
 from dasmil.cli import app
-from dasmil.cli.search import _remove_earlier
 from dasmil.data.cohort import load_cohort
 from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
 from dasmil.runs import Run
+from dasmil.study.search import _remove_earlier
+from dasmil.study.trials import Question, Trial, bags_state, check_search, parse_grid, search_trials, train_trials
 from dasmil.train.fit import TrainedRun, fit
-from dasmil.train.search import Question, Trial, bags_state, check_search, parse_grid, search, train_trials
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -50,24 +50,24 @@ def test_best_setting_wins_and_finished_trials_are_not_repeated(
 
     monkeypatch.setattr(search_module, "fit", counting)
     grid = {"lr": [1e-7, 3e-2], "dropout": [0.1, 0.2]}
-    options = {"journal": tmp_path / "journal", "settings": {"epochs": 6}, "metric": "loss"}
+    question, journal = Question("sa", metric="loss", settings={"epochs": 6}), tmp_path / "journal"
     train, val = bags("train", 20, 0), bags("val", 12, 1)
-    trials = search("sa", train, val, grid, **options)  # type: ignore[arg-type]
+    trials = search_trials(question, train, val, grid, journal=journal)
     assert trials[0].settings["lr"] == 3e-2
     assert {trial.settings["lr"] for trial in trials[2:]} == {1e-7}
     assert calls == [[(1e-7, 0.01), (3e-2, 0.01)]] * 2  # learning rates together, dropout apart
-    again = search("sa", train, val, grid, **options)  # type: ignore[arg-type]
+    again = search_trials(question, train, val, grid, journal=journal)
     assert again == trials
     assert len(calls) == 2
-    search("sa", train, val, {**grid, "dropout": [0.1, 0.2, 0.3]}, **options)  # type: ignore[arg-type]
+    search_trials(question, train, val, {**grid, "dropout": [0.1, 0.2, 0.3]}, journal=journal)
     assert len(calls) == 3  # only the new value
-    search("sa", train, val[:10], grid, **options)  # type: ignore[arg-type]
+    search_trials(question, train, val[:10], grid, journal=journal)
     assert len(calls) == 5  # other bags: old scores do not count
     flipped = [replace(bag, label=1 - (bag.label or 0)) for bag in train]
-    search("sa", flipped, val, grid, **options)  # type: ignore[arg-type]
+    search_trials(question, flipped, val, grid, journal=journal)
     assert len(calls) == 7  # the same names, other labels
     moved = [*val[:-1], replace(val[-1], features=val[-1].features + 1)]
-    search("sa", train, moved, grid, **options)  # type: ignore[arg-type]
+    search_trials(question, train, moved, grid, journal=journal)
     assert len(calls) == 9  # the same names, other features
 
 
@@ -171,13 +171,13 @@ def test_folds_of_an_earlier_search_go_where_they_differ_or_are_too_many(tmp_pat
         (tmp_path / name).touch()
     rounds = [{"made_with": mark} for mark in "abc"]
     (tmp_path / "search.json").write_text(json.dumps({"rounds": rounds}))
-    _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "b", "fold-2": "c"})
+    _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "b", "fold-2": "c"}, print)
     assert len(list(tmp_path.iterdir())) == 7, "the same search: all stays"
-    _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "z"})
+    _remove_earlier(tmp_path, {"fold-0": "a", "fold-1": "z"}, print)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "fold-0", "search.json"]
     (tmp_path / "summary.json").touch()  # of a run beside `best/` that no search made
     (tmp_path / "search.json").write_text(json.dumps({"rounds": rounds[:1]}))
-    _remove_earlier(tmp_path, {"best": "z"})
+    _remove_earlier(tmp_path, {"best": "z"}, print)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fold-0", "search.json", "summary.json"]
 
 
@@ -214,7 +214,7 @@ def test_bad_values_are_refused_before_anything_is_trained(
     monkeypatch.setattr(search_module, "fit", lambda *_, **__: pytest.fail("trained"))
     train, val = bags("train", 6, 0), bags("val", 4, 1)
     with pytest.raises(InputError, match=message):
-        search("das-mil", train, val, grid, journal=tmp_path / "journal", settings={"epochs": 2})
+        search_trials(Question("das-mil", settings={"epochs": 2}), train, val, grid, journal=tmp_path / "journal")
     check_search(Question("das-mil"), train, val, {"lr": [1e-2, 1e-3], "pooling": ["max", "mean"]})
 
 

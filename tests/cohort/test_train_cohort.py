@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from calls import read, run
 
-from dasmil.cli.cohort_arguments import BagArguments, CohortArguments
-from dasmil.cli.cohort_source import cohort_source, held_out_bags, read_alike, run_cohort
 from dasmil.cli.training_display import Display
 from dasmil.errors import DataError, InputError
+from dasmil.study.held_out import held_out_bags
+from dasmil.study.reading import read_alike, run_cohort
+from dasmil.study.rounds import cohort_rounds
+from dasmil.study.spec import BagSpec, CohortSpec
 from dasmil.train import Progress
 
 
@@ -206,9 +208,9 @@ def test_classes_of_a_run_keep_their_names_and_numbers(made: Path, tmp_path: Pat
     names = ("NA", '"grade 2, high"')
     rows = ["slide,label", *(f"made-{i:04d},{names[i % 2]}" for i in range(29))]
     labels.write_text("\n".join([*rows, "no such slide,other"]))
-    record = CohortArguments(bags=made / "bags", labels=labels).as_record()
+    record = CohortSpec(bags=made / "bags", labels=labels).as_record()
     data = {"classes": ["grade 2, high", "NA"], "cohort": record}
-    for cohort in (read_alike(data, BagArguments(bags=made / "bags", labels=labels)), run_cohort(data)):
+    for cohort in (read_alike(data, BagSpec(bags=made / "bags", labels=labels)), run_cohort(data)):
         assert cohort.classes == ("grade 2, high", "NA")
         assert cohort.labels == [1 - i % 2 for i in range(29)]
     labels.write_text("\n".join([*rows, "made-0029,benign"]))
@@ -225,8 +227,9 @@ def test_a_split_of_the_table_is_called_so(made: Path, tmp_path: Path, capsys: p
     ):
         rows = [f"made-{i:04d},{i // 2 % 2},{names[i % 2]}" for i in range(30)]
         labels.write_text("\n".join(["slide,label,split", *rows]))
-        cohort_source(CohortArguments(bags=made / "bags", labels=labels)).rounds()
-        assert expected in capsys.readouterr().err
+        said: list[str] = []
+        cohort_rounds(CohortSpec(bags=made / "bags", labels=labels), note=said.append)
+        assert expected in "\n".join(said)
 
 
 def test_a_cross_validation_without_test_set_says_what_to_do() -> None:

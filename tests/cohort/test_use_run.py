@@ -13,9 +13,9 @@ import pytest
 from calls import read, run
 
 from dasmil.cli import view
-from dasmil.cli.cohort_arguments import BagArguments, CohortArguments
-from dasmil.cli.cohort_source import read_alike
 from dasmil.errors import DataError, InputError
+from dasmil.study.reading import read_alike
+from dasmil.study.spec import BagSpec, CohortSpec
 from dasmil.viewer.shelf import Shelf
 
 
@@ -116,11 +116,12 @@ def test_key_instances_of_a_cohort_without_any_leave_the_test_set_locked(made: P
     assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
 
 
-def test_files_for_a_run_of_patients_are_warned_of(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_for_a_run_of_patients_are_warned_of(made: Path) -> None:
     for per_patient in (True, False):
-        record = CohortArguments(bags=made / "bags", per_patient=per_patient).as_record()
-        assert len(read_alike({"cohort": record}, BagArguments(bags=made / "bags"))) == 30
-        warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Warning")]
+        record = CohortSpec(bags=made / "bags", per_patient=per_patient).as_record()
+        said: list[str] = []
+        assert len(read_alike({"cohort": record}, BagSpec(bags=made / "bags"), said.append)) == 30
+        warned = [line for line in said if line.startswith("Warning")]
         assert [("all their slides joined; here each file is predicted alone" in line) for line in warned] == [
             True
         ] * per_patient

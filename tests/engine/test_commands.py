@@ -22,7 +22,7 @@ import dasmil.engine
 from dasmil.cli import main
 from dasmil.data.made import MadeCohort, write_made_cohort
 from dasmil.engine import units as work_units
-from dasmil.train.search import Journal
+from dasmil.study.trials import Journal
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cyclopts application invoked without tokens")
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dasmil.report import write_report
+from dasmil.study.folds import write_fold_summary
 from dasmil.train import fit
-from dasmil.train.folds import write_fold_summary
 from dasmil.types import Bag
 
 

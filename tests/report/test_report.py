@@ -19,7 +19,7 @@ from dasmil.report.phi import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.sections import headline
 from dasmil.runs import Run
-from dasmil.train.folds import write_fold_summary
+from dasmil.study.folds import write_fold_summary
 
 
 class Rows(HTMLParser):

@@ -26,8 +26,8 @@ from dasmil.files import write_csv
 from dasmil.report import write_report
 from dasmil.runs import Run, writer
 from dasmil.stats import summarise
-from dasmil.train.apply import evaluate_run, predict_run
-from dasmil.train.folds import write_fold_summary
+from dasmil.study.apply import evaluate_run, predict_run
+from dasmil.study.folds import write_fold_summary
 
 SETTINGS = {"epochs": 3, "seeds": 2, "restarts": 0, "model_options": {"hidden": 4}, "data": {"name": "toy"}}
 

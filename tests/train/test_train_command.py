@@ -11,12 +11,13 @@ import torch
 from toy import toy_bags
 
 import dasmil
-from dasmil.cli.settings import gather_settings
-from dasmil.cli.sources import run_splits
+from dasmil.cli.assignments import parse_assignments
 from dasmil.errors import DasmilError, InputError
 from dasmil.models import MODELS
-from dasmil.paper.recipes import list_recipes, load_recipe
+from dasmil.study.held_out import run_sets
+from dasmil.study.settings import gather_settings
 from dasmil.train.config import training_config
+from dasmil.train.recipes import list_recipes, load_recipe
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
 
@@ -49,14 +50,14 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path):
 
 
 def test_runs_of_the_published_protocol_are_scored_on_the_large_clean_set_too(tmp_path):
-    config = {"data": {"name": "mnist-collage", "protocol": "published"}}
-    sets = run_splits(config, ["test", "test-large"], None, tmp_path)
+    data = {"name": "mnist-collage", "protocol": "published"}
+    sets = run_sets(data, ["test", "test-large"], None, tmp_path)
     clean = dasmil.load_dataset("mnist-collage", split="test-large")
     assert [bag.bag_id for bag in sets["test-large"]] == [bag.bag_id for bag in clean]
     assert all(torch.equal(a.coords, b.coords) for a, b in zip(sets["test-large"], clean, strict=True))
     assert len(sets["test"]) == 100
     with pytest.raises(InputError, match="unknown split of the published protocol 'val'"):
-        run_splits(config, ["val"], None, tmp_path)
+        run_sets(data, ["val"], None, tmp_path)
 
 
 def test_predict_writes_one_row_a_bag(tmp_path):
@@ -81,22 +82,24 @@ def test_predict_writes_one_row_a_bag(tmp_path):
 
 
 def test_settings_come_from_recipe_flags_and_assignments():
-    chosen = gather_settings("das-mil", "paper", None, {"epochs": 7}, ["hidden=20", "clip=1.5", "pooling=mean"])
+    chosen = gather_settings(
+        "das-mil", "paper", None, {"epochs": 7}, parse_assignments(["hidden=20", "clip=1.5", "pooling=mean"])
+    )
     assert chosen.preset == "mnist-collage"
     assert chosen.training["epochs"] == 7
     assert chosen.training["lr"] == 1e-3
     assert chosen.training["clip"] == 1.5
     assert chosen.options == {"hidden": 20, "pooling": "mean"}
-    assert gather_settings("das-mil", None, None, {"early_stopping": 3}, []).training["selection"] == "best-val"
+    assert gather_settings("das-mil", None, None, {"early_stopping": 3}, {}).training["selection"] == "best-val"
 
 
 def test_a_preset_that_was_asked_for_counts_before_the_recipes_and_the_datas():
-    assert gather_settings("das-mil", "tuned", "camelyon16", {}, [], "mnist-collage").preset == "camelyon16"
-    assert gather_settings("das-mil", "camelyon16", None, {}, [], "mnist-collage").preset == "camelyon16"
-    assert gather_settings("das-mil", None, None, {}, [], "mnist-collage").preset == "mnist-collage"
+    assert gather_settings("das-mil", "tuned", "camelyon16", {}, {}, "mnist-collage").preset == "camelyon16"
+    assert gather_settings("das-mil", "camelyon16", None, {}, {}, "mnist-collage").preset == "camelyon16"
+    assert gather_settings("das-mil", None, None, {}, {}, "mnist-collage").preset == "mnist-collage"
     assert "camelyon16" not in MODELS["gat"].presets
-    assert gather_settings("gat", None, None, {}, [], "camelyon16").preset is None
-    assert gather_settings("gat", None, "camelyon16", {}, []).preset == "camelyon16"  # refused by fit, not dropped
+    assert gather_settings("gat", None, None, {}, {}, "camelyon16").preset is None
+    assert gather_settings("gat", None, "camelyon16", {}, {}).preset == "camelyon16"  # refused by fit, not dropped
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_a_preset_that_was_asked_for_counts_before_the_recipes_and_the_datas():
 )
 def test_wrong_names_get_the_nearest_one(arguments, message):
     with pytest.raises(InputError, match=message):
-        gather_settings(*arguments)
+        gather_settings(*arguments[:4], parse_assignments(arguments[4]))
 
 
 PAPER = {  # table tbl:mnist_collage_hyperparams: lr, weight decay

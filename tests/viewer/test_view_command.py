@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 
 import dasmil.cli.view as view_module
-from dasmil.cli.sources import run_loader
 from dasmil.data import load_dataset
 from dasmil.data.store import write_bag
 from dasmil.models import create_model
+from dasmil.study.reading import run_loader
 from dasmil.types import Bag
 from dasmil.viewer.answers import bag_list
 from dasmil.viewer.shelf import Shelf

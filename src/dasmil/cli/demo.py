@@ -194,8 +194,8 @@ def train_one(
 
     from dasmil.data import load_dataset
     from dasmil.errors import DasmilError
-    from dasmil.paper.recipes import load_recipe
     from dasmil.train import fit
+    from dasmil.train.recipes import load_recipe
 
     torch.set_num_threads(1)  # the processes share the cores
     recipe = load_recipe("tuned", model)

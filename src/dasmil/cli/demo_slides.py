@@ -100,28 +100,25 @@ def train_one(
     model: str, out: Path, seeds: int, epochs: int, bags: int | None, messages: Queue[tuple[str, str, Any]]
 ) -> None:
     """The work of one process: train one model on the cohort with the usual settings and report every epoch."""
-    import contextlib
-    import io
-
     import torch
 
-    from dasmil.cli.cohort_arguments import CohortArguments
-    from dasmil.cli.cohort_source import cohort_source, opened_tests
     from dasmil.cli.demo import reporter
     from dasmil.errors import DasmilError
+    from dasmil.study.held_out import opened_tests
+    from dasmil.study.rounds import cohort_rounds
+    from dasmil.study.spec import CohortSpec
     from dasmil.train import fit
 
     torch.set_num_threads(1)  # the processes share the cores
     cohort = out.parent / "cohort"
     try:
-        arguments = CohortArguments(bags=cohort / "bags", labels=cohort / "labels.csv")
-        with contextlib.redirect_stderr(io.StringIO()):  # the demo itself has said what the cohort is
-            splits = cohort_source(arguments, open_test=True).rounds()[0]
-            # Both models with the learning rate that das-mil has anyway.
-            fit(
-                model, splits.train, splits.val, seeds=seeds, out=out, tests=opened_tests(splits, out),
-                data=splits.data, epochs=epochs, lr=5e-3, on_epoch=reporter(model, messages),
-            )  # fmt: skip
+        spec = CohortSpec(bags=cohort / "bags", labels=cohort / "labels.csv")
+        (part,) = cohort_rounds(spec, open_test=True)
+        # Both models with the learning rate that das-mil has anyway.
+        fit(
+            model, part.train, part.val, seeds=seeds, out=out, tests=opened_tests(part, out), data=part.data,
+            epochs=epochs, lr=5e-3, on_epoch=reporter(model, messages),
+        )  # fmt: skip
     except DasmilError as error:
         messages.put((model, "failed", str(error)))
     else:

@@ -44,26 +44,16 @@ def evaluate(
     json
         Print the results as JSON.
     """
-    from dasmil.cli.sources import labelled_bags, run_splits
-    from dasmil.cli.training_display import print_summary
+    from dasmil.cli.training_display import print_summary, say
     from dasmil.errors import InputError
-    from dasmil.report import write_report
     from dasmil.runs import Run
-    from dasmil.train.apply import evaluate_run
+    from dasmil.study import apply
 
     stored = Run.read(run)
-    if cohort.bags is not None:
-        if split:
-            raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
-        sets = {"bags": labelled_bags(cohort, stored.config)}
-    elif cohort.given():  # opening the run's test set, which is counted, is not what was meant
+    if cohort.bags is None and cohort.given():  # opening the run's test set, which is counted, is not what was meant
         raise InputError(f"{option_names(cohort.given())} came without --bags, the bags to read with it: give both")
-    else:
-        sets = run_splits(stored.config, split, mnist_dir, run)
-    own = cohort.bags is None and "cohort" in stored.origin
-    summary = evaluate_run(stored, sets, keep=own)
-    if own:
-        write_report(run)
+    bags = None if cohort.bags is None else cohort
+    summary = apply.evaluate(stored, bags, split=split, mnist_dir=mnist_dir, note=say)
     if json:
         import json as json_module
 

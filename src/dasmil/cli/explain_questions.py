@@ -44,14 +44,15 @@ def run_data(run: Path) -> Origin:
 
 def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
     """A bag by its file, or by its name: among --bags if they are given, else among those that the run has scored."""
+    from dasmil.cli.training_display import say
     from dasmil.runs import find_model, origin_of
 
     path = Path(name)
     file = find_model(run, seed)
     if given.bags is not None:
-        from dasmil.cli.cohort_source import read_alike
+        from dasmil.study.reading import read_alike
 
-        cohort = read_alike(origin_of(file), given)
+        cohort = read_alike(origin_of(file), given, say)
         if name not in cohort.bag_ids:
             raise InputError(f"{given.bags} has no bag {name!r}.{nearest(name, cohort.bag_ids, 3)}")
         return cohort[cohort.bag_ids.index(name)]
@@ -75,8 +76,8 @@ def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagArguments) -> 
 
 def _scored_bag(model_file: Path, name: str, mnist_dir: Path | None) -> Bag:
     """A bag that this model has scored."""
-    from dasmil.cli.sources import run_loader
     from dasmil.runs import origin_of, seed_of
+    from dasmil.study.reading import run_loader
 
     seed = seed_of(model_file)
     if seed is None:
@@ -143,13 +144,16 @@ class Labelled:
     mnist_dir: Path | None
 
     def load(self, run: Path) -> Sequence[Bag]:
-        from dasmil.cli.sources import built_in_split, labelled_bags, run_splits
+        from dasmil.cli.training_display import say
+        from dasmil.study.data import built_in_split
+        from dasmil.study.held_out import run_sets
+        from dasmil.study.reading import labelled_bags
 
         known = run_data(run)
         if self.given.bags is not None:
-            bags = labelled_bags(self.given, {"data": known})
+            bags = labelled_bags(self.given, known, say)
         elif self.data is None and "cohort" in known:  # the bags that this run kept apart
-            sets = run_splits({"data": known}, None if self.split is None else [self.split], None, run)
+            sets = run_sets(known, None if self.split is None else [self.split], None, run, say)
             parts = list(sets.values())
             bags = parts[0] if len(parts) == 1 else [bag for part in parts for bag in part]
         else:

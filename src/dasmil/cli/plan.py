@@ -59,9 +59,10 @@ def plan(
     json
         Print the plan as JSON.
     """
-    from dasmil.cli.settings import gather_settings
+    from dasmil.cli.assignments import parse_assignments
     from dasmil.engine.progress import duration
     from dasmil.errors import InputError
+    from dasmil.study.settings import gather_settings
     from dasmil.train.plan import LARGEST_ANSWER, make_plan, measure
 
     if sizes and cohort.bags is not None:
@@ -78,7 +79,7 @@ def plan(
         sizes, width = bag_sizes(cohort.load())
     else:
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
-    chosen = gather_settings(model, recipe, preset, {}, set or [])
+    chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
     common: dict[str, Any] = {
         "seeds": seeds, "settings": chosen.training, "options": chosen.options, "preset": chosen.preset,
         "threads": threads,

@@ -44,23 +44,17 @@ def predict(
         Refuse slides that cannot be read, instead of leaving them out: then they are rows of the CSV without a
         probability, with the reason, and the exit code is 1.
     """
-    from dasmil.cli.sources import unlabelled_bags
+    from dasmil.cli.training_display import say
     from dasmil.files import write_csv
     from dasmil.runs import Run
-    from dasmil.train.apply import predict_run
+    from dasmil.study import apply
+    from dasmil.study.spec import BagSpec
 
     stored = Run.read(run)
-    found = unlabelled_bags(
-        bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, config=stored.config, strict=strict
-    )
-    rows = predict_run(stored, found)
-    left_out = found.report.unreadable
-    if left_out:
-        problems = [dict.fromkeys(rows[0], "") | {"bag_id": name, "problem": why} for name, why in left_out.items()]
-        write_csv(output, [{**row, "problem": ""} for row in rows] + problems)
-    else:
-        write_csv(output, rows)
-    models = len(stored.all_seeds)
-    print(f"{len(rows):,} bags, mean of {models} model{'s' if models > 1 else ''}")
+    found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict)
+    rows = apply.predict(stored, found, note=say)
+    write_csv(output, rows)
+    models, left_out = len(stored.all_seeds), sum(bool(row.get("problem")) for row in rows)
+    print(f"{len(rows) - left_out:,} bags, mean of {models} model{'s' if models > 1 else ''}")
     print(output)
     return 1 if left_out else 0

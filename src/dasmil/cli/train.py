@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from dasmil.cli.cohort_arguments import CohortArguments
 from dasmil.cli.engine_arguments import EngineArguments
-
-if TYPE_CHECKING:
-    from dasmil.cli.sources import Source
 
 app = App(name="train", help="Train a model on bags, several seeds at once.")
 
@@ -108,102 +106,65 @@ def train(
     json
         Print the results as JSON.
     """
-    from dasmil.cli.cohort_source import choose_source
-    from dasmil.cli.training_units import source_record
+    import torch
+
+    from dasmil.cli.assignments import parse_assignments
+    from dasmil.cli.training_display import Display, print_summary, say
     from dasmil.errors import InputError
+    from dasmil.study.data import StudyData
+    from dasmil.study.settings import gather_settings
+    from dasmil.study.training import train_study
 
     given = {
         "epochs": epochs, "lr": lr, "weight_decay": weight_decay, "optimizer": optimizer, "schedule": schedule,
-        "selection": selection, "early_stopping": early_stopping, "device": device,
+        "selection": selection, "early_stopping": early_stopping, "device": device, "tensorboard": tensorboard or None,
     }  # fmt: skip
     settings = {name: value for name, value in given.items() if value is not None}
-    if tensorboard:
-        settings["tensorboard"] = True
-    arguments: dict[str, Any] = {
-        "data": data, "protocol": protocol, "mnist_dir": mnist_dir, "cohort": cohort, "folds": folds,
-        "split_seed": split_seed, "open_test": test, "recipe": recipe, "features": features, "reference": reference,
-    }  # fmt: skip
-    source = choose_source(**arguments)
-    engine.options()
+    source = StudyData(
+        data=data, protocol=protocol, mnist_dir=mnist_dir, cohort=cohort, folds=folds, split_seed=split_seed,
+        open_test=test, recipe=recipe, features=features, reference=reference,
+    )  # fmt: skip
+    spread = engine.options()
     if folds is None and not engine.in_this_process:
         raise InputError("--jobs, --engine and --gpus spread folds: give --folds too, or leave them out for one run")
+    if engine.threads is not None:
+        torch.set_num_threads(engine.threads)
 
     def train_one(name: str, folder: Path) -> int:
-        return run(
-            source, name, folder, seeds=seeds, recipe=recipe, preset=preset, settings=settings, assignments=set or [],
-            engine=engine, origin=source_record(arguments), resume=resume, json=json,
-        )  # fmt: skip
+        chosen = gather_settings(name, recipe, preset, settings, parse_assignments(set or []), source.preset)
+        try:
+            run = train_study(
+                source, name, folder, chosen, seeds=seeds, engine=None if engine.in_this_process else spread,
+                resume=resume, note=say, watch=Display,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            return _interrupted(folder)
+        if json:
+            import json as json_module
+
+            print(json_module.dumps({"run": str(folder), "report": str(run.report), **run.summary}, indent=2))
+        else:
+            print_summary(run.summary, run.classes)
+            print(run.report)
+        return 1 if "left_out" in run.data else 0
 
     if features is not None and model is None:
-        from dasmil.cli.camelyon16 import train_table
-
-        return train_table(out, train_one)
+        return _train_table(out, train_one)
     return train_one(model or "das-mil", out)
 
 
-def run(
-    source: Source,
-    model: str,
-    out: Path,
-    *,
-    seeds: int,
-    recipe: str | None,
-    preset: str | None,
-    settings: dict[str, Any],
-    assignments: list[str],
-    engine: EngineArguments,
-    origin: dict[str, Any],
-    resume: bool,
-    json: bool,
-) -> int:
-    """Train on whatever the source gives, show progress, and end with a table and the path of the report."""
-    import torch
+def _train_table(out: Path, train_one: Callable[[str, Path], int]) -> int:
+    """Train every model of the paper's CAMELYON16 table below ``out``, then write and print the table."""
+    from dasmil.paper.camelyon16 import MODELS, write_table
 
-    from dasmil.cli.cohort_source import opened_tests
-    from dasmil.cli.settings import gather_settings
-    from dasmil.cli.training_display import Display, print_summary
-    from dasmil.cli.training_units import train_rounds
-    from dasmil.errors import InputError
-    from dasmil.report import write_report
-    from dasmil.runs import Run, check_kind, fold_folder, is_begun
-    from dasmil.train.fit import fit
-    from dasmil.train.folds import write_fold_summary
-
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
-    chosen = gather_settings(model, recipe, preset, settings, assignments, source.preset)
-    rounds = source.rounds()
-    if len(rounds) > 1:
-        check_kind(out, len(rounds))
-    try:
-        if not engine.in_this_process:
-            folders = {k: (fold_folder(out, k), chosen) for k in range(len(rounds))}
-            begun = [folder for folder, _ in folders.values() if is_begun(folder)]
-            if begun and not resume:
-                raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
-            train_rounds(folders, rounds, origin, model, out, seeds=seeds, engine=engine.options())
-        for number, splits in enumerate(rounds if engine.in_this_process else ()):
-            folder = out if len(rounds) == 1 else fold_folder(out, number)
-            with Display("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as display:
-                fit(
-                    model, splits.train, splits.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset,
-                    out=folder, resume=resume, tests=opened_tests(splits, folder), data=splits.data,
-                    on_epoch=display.epoch, note=display.note, **chosen.training,
-                )  # fmt: skip
-    except KeyboardInterrupt:
-        return _interrupted(out)
-    if len(rounds) > 1:
-        write_fold_summary(out, len(rounds))
-    write_report(out)
-    stored = Run.read(out)
-    if json:
-        import json as json_module
-
-        print(json_module.dumps({"run": str(out), "report": str(stored.report), **stored.summary}, indent=2))
-    else:
-        print_summary(stored.summary, stored.classes)
-        print(stored.report)
-    return 1 if any("left_out" in splits.data for splits in rounds) else 0
+    for name in MODELS:
+        print(f"\n{name}", file=sys.stderr)
+        if code := train_one(name, out / name):
+            return code
+    file = write_table(out)
+    print(file.read_text(encoding="utf-8"))
+    print(file)
+    return 0
 
 
 def _interrupted(out: Path) -> int:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dasmil.study.progress import epoch_line
 from dasmil.vocabulary import METRICS
 
 if TYPE_CHECKING:
@@ -43,23 +44,9 @@ class Display:
             print(line, file=sys.stderr, flush=True)
 
 
-def epoch_line(progress: Progress) -> str:
-    """epoch 12/50  loss 0.31 (0.22-0.45)  val AUROC 0.94 (0.93-0.96)  1:05 left"""
-    restart = f"attempt {progress.attempt + 1}  " if progress.attempt else ""
-    parts = [f"{restart}epoch {progress.epoch}/{progress.epochs}"]
-    if progress.starts > 1:
-        parts.append(f"{progress.starts} starts")
-    for column, name in (("train_loss", "loss"), ("val_auroc", "val AUROC")):
-        found = [row[column] for row in progress.rows if column in row]
-        values = [value for value in found if math.isfinite(value)]
-        if found and not values:
-            parts.append(f"{name} -")
-        if values:
-            spread = f" ({min(values):.3f}-{max(values):.3f})" if len(values) > 1 else ""
-            parts.append(f"{name} {sum(values) / len(values):.3f}{spread}")
-    minutes, seconds = divmod(round(progress.seconds_left), 60)
-    parts.append(f"{minutes}:{seconds:02d} left")
-    return "  ".join(parts)
+def say(text: str) -> None:
+    """A sentence on standard error."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def print_summary(summary: Mapping[str, Any], classes: int) -> None:

@@ -166,9 +166,8 @@ def _run_shelf(
         raise InputError(f"{run} has no seed {seed}; it has {', '.join(map(str, stored.seeds))}")
     chosen, name = stored.seeds[seed], stored.model
     if bags is not None:
-        scale = {**scale, "config": stored.config}
         title, classes = f"{name} on {bags.name}", stored.origin.get("classes")
-        return _folder_shelf(chosen.model_file, title, bags, scale, find_picture, classes)
+        return _folder_shelf(chosen.model_file, title, bags, scale, find_picture, classes, stored.origin)
     entries = _run_entries(chosen, stored.origin, split, mnist_dir, find_picture)
     classes = stored.origin.get("classes")
     data = stored.origin.get("name") or Path(stored.origin.get("bags", "own bags")).name
@@ -185,8 +184,8 @@ def _run_entries(
     mnist_dir: Path | None,
     find_picture: Callable[[Bag], Picture | None],
 ) -> list[Entry]:
-    from dasmil.cli.sources import run_loader
     from dasmil.errors import unknown_name
+    from dasmil.study.reading import run_loader
     from dasmil.viewer.shelf import Entry
 
     known = sorted(seed.scored, key=lambda s: (not s.startswith("test"), s))
@@ -225,12 +224,15 @@ def _folder_shelf(
     scale: dict[str, Any],
     find_picture: Callable[[Bag], Picture | None],
     classes: Sequence[str] | None,
+    data: Origin | None = None,
 ) -> Shelf:
-    from dasmil.cli.sources import unlabelled_bags
+    from dasmil.cli.training_display import say
     from dasmil.runs import load_model
+    from dasmil.study.reading import unlabelled_bags
+    from dasmil.study.spec import BagSpec
     from dasmil.viewer.shelf import Entry, Shelf
 
-    found = unlabelled_bags(bags, **scale)
+    found = unlabelled_bags(BagSpec(bags=bags, **scale), data, say)
     entries = [
         Entry(bag_id=bag.bag_id, load=lambda k=k: found[k], picture=find_picture, patient=bag.patient_id)
         for k, bag in enumerate(found.entries)

@@ -1,1 +1,1 @@
-"""What belongs to the paper's experiments: recipes, printed figures, tables."""
+"""What belongs to the paper's experiments: printed figures, tables."""

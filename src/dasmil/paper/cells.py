@@ -10,7 +10,7 @@ from typing import Any
 
 from dasmil.errors import unknown_name
 from dasmil.models import MODELS
-from dasmil.paper.recipes import load_recipe
+from dasmil.train.recipes import load_recipe
 
 DATASETS = ("mnist-collage", "mnist-collage-inv")
 TABLES = ("collage", "tuned", "ablations")

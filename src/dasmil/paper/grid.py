@@ -21,9 +21,9 @@ from dasmil.errors import DataError, InputError
 from dasmil.files import differences, finite, read_json, write_json
 from dasmil.models import MODELS, resolve_options
 from dasmil.paper.cells import MODEL_ORDER, QUICK_EPOCHS, held_out
-from dasmil.paper.recipes import load_recipe
 from dasmil.paper.stored import Predictions, made_with, read_arrays, write_predictions
 from dasmil.stats.pairs import Kernel, scores
+from dasmil.train.recipes import load_recipe
 
 LEARNING_RATES = (1e-2, 1e-3, 1e-4)
 WEIGHT_DECAYS = (0.1, 0.01, 0.001)

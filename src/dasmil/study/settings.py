@@ -1,13 +1,14 @@
-"""Settings of training and options of a model, from a recipe, flags and --set name=value."""
+"""Settings of training and options of a model, from a recipe, settings and assignments."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Settings:
     """What fit needs: training settings, model options, and the preset they go on top of."""
 
     training: dict[str, Any]
@@ -19,18 +20,18 @@ def gather_settings(
     model: str,
     recipe: str | None,
     preset: str | None,
-    settings: dict[str, Any],
-    assignments: list[str],
+    settings: Mapping[str, Any],
+    assignments: Mapping[str, Any],
     data_preset: str | None = None,
-) -> Chosen:
-    """Recipe first, then flags, then --set; every name is checked, with the nearest one suggested.
+) -> Settings:
+    """Recipe first, then settings of training, then assignments of either kind; every name is checked.
 
     preset: the one that was asked for; else it is the recipe's, else ``data_preset``, which came with the data.
     """
     from dasmil.errors import unknown_name
     from dasmil.models import MODELS
-    from dasmil.paper.recipes import load_recipe
     from dasmil.train.config import TrainingConfig
+    from dasmil.train.recipes import load_recipe
 
     if model not in MODELS:
         raise unknown_name("model", model, MODELS)
@@ -46,29 +47,13 @@ def gather_settings(
     if training.get("early_stopping"):
         training.setdefault("selection", "best-val")
     known = MODELS[model].schema()
-    for assignment in assignments:
-        name, value = _parse(assignment)
+    for name, value in assignments.items():
         if name in TrainingConfig.model_fields:
             training[name] = value
         elif name in known:
-            options[name] = known[name].check(value)
+            options[name] = value
         else:
             raise unknown_name(
                 f"setting of training or option of {model}", name, [*TrainingConfig.model_fields, *known]
             )
-    return Chosen(training, options, preset)
-
-
-def _parse(assignment: str) -> tuple[str, Any]:
-    """name=value; the value is a JSON number, list or true/false/null, else text."""
-    import json
-
-    from dasmil.errors import InputError, shown
-
-    name, equals, text = assignment.partition("=")
-    if not equals or not name:
-        raise InputError(f"--set {shown(assignment)}: expected name=value, for example --set hidden=20")
-    try:
-        return name.strip().replace("-", "_"), json.loads(text)
-    except (ValueError, RecursionError):
-        return name.strip().replace("-", "_"), text
+    return Settings(training, options, preset)

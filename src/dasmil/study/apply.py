@@ -1,8 +1,9 @@
-"""A finished run at work: scores on labelled bags, predictions for others."""
+"""A finished run at work: scores on labelled bags and on its locked test set, predictions for others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,71 @@ import torch
 
 from dasmil.errors import InputError
 from dasmil.models.base import MILModel
+from dasmil.report import write_report
 from dasmil.runs import Run
 from dasmil.stats import summarise
+from dasmil.study.held_out import run_sets
+from dasmil.study.notes import Note, silent
+from dasmil.study.reading import labelled_bags, unlabelled_bags
+from dasmil.study.spec import BagSpec
 from dasmil.train.evaluate import model_logits, probabilities
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.results import prediction_rows
 from dasmil.types import Bag
 
 MEMORY_GB = 1.0
+
+
+def evaluate(
+    run: Run | str | Path,
+    bags: BagSpec | None = None,
+    *,
+    split: Sequence[str] | None = None,
+    mnist_dir: Path | None = None,
+    note: Note = silent,
+) -> dict[str, Any]:
+    """Score every seed of a run and their ensemble, in the layout of a run's summary, as `dasmil evaluate` does.
+
+    Example: ``dasmil.evaluate("runs/mine")["splits"]["test"]["mean"]["auroc"]``
+
+    Without bags: on the run's own test sets (or those named in ``split``). A locked one is opened, which is counted,
+    and its scores go into the run and its report, unless the run is a cross-validation. bags: others with labels, read
+    as those of the run were. Thresholds are those chosen in training.
+    """
+    stored = run if isinstance(run, Run) else Run.read(run)
+    if bags is not None:
+        if split:
+            raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
+        return evaluate_run(stored, {"bags": labelled_bags(bags, stored.origin, note)})
+    sets = run_sets(stored.origin, split, mnist_dir, stored.path, note)
+    own = "cohort" in stored.origin
+    summary = evaluate_run(Run.read(stored.path), sets, keep=own)
+    if own:
+        write_report(stored.path)
+    return summary
+
+
+def predict(
+    run: Run | str | Path, bags: BagSpec | str | Path | Sequence[Bag], *, note: Note = silent
+) -> list[dict[str, Any]]:
+    """One row a bag: bag_id, the mean probability over all seeds (and folds), the predicted class; as `dasmil predict`.
+
+    Example: ``rows = dasmil.predict("runs/mine", "features")``
+
+    bags: a folder or table, read as those of the run were, or bags in memory. Slides that cannot be read are rows
+    without a probability; then every row has a "problem", empty where there is none.
+    """
+    stored = run if isinstance(run, Run) else Run.read(run)
+    if isinstance(bags, (str, Path)):
+        bags = BagSpec(bags=Path(bags))
+    if not isinstance(bags, BagSpec):
+        return predict_run(stored, bags)
+    found = unlabelled_bags(bags, stored.origin, note)
+    rows, left_out = predict_run(stored, found), found.report.unreadable
+    if not left_out:
+        return rows
+    problems = [dict.fromkeys(rows[0], "") | {"bag_id": name, "problem": why} for name, why in left_out.items()]
+    return [{**row, "problem": ""} for row in rows] + problems
 
 
 def predict_run(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:

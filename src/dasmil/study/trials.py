@@ -73,18 +73,13 @@ class Question:
     preset: str | None = None
 
 
-def search(
-    model: str,
+def search_trials(
+    question: Question,
     train: Sequence[Bag],
     val: Sequence[Bag],
     grid: Mapping[str, Sequence[Any]],
     *,
     journal: Path,
-    seeds: int = 1,
-    metric: Metric = "auroc",
-    settings: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
-    preset: str | None = None,
     on_trial: Callable[[int, int, Trial], None] | None = None,
 ) -> list[Trial]:
     """Train every setting of the grid and score its kept epoch on the validation bags; best first.
@@ -92,7 +87,6 @@ def search(
     journal: an optuna journal file; settings that it already holds for these bags and labels are not trained again.
     Settings that differ only in learning rate and weight decay are trained together, a few at a time.
     """
-    question = Question(model, seeds, metric, dict(settings or {}), dict(options or {}), preset)
     check_search(question, train, val, grid)
     kept = Journal(journal, question, train, val)
     for together in kept.waiting(grid):

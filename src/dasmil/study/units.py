@@ -9,36 +9,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.study.data import StudyData
+from dasmil.study.progress import Log
 
 if TYPE_CHECKING:
-    from dasmil.cli.settings import Chosen
-    from dasmil.cli.sources import Splits
     from dasmil.engine import EngineOptions, Unit
-    from dasmil.train.search import Journal, Question
-
-_PATHS = ("mnist_dir", "features", "reference")
-
-
-def source_record(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `choose_source` as plain values: a worker finds the same bags with them."""
-    cohort = {name: str(v) if isinstance(v, Path) else v for name, v in vars(arguments["cohort"]).items()}
-    return {**{k: str(v) if isinstance(v, Path) else v for k, v in arguments.items()}, "cohort": cohort}
+    from dasmil.study.rounds import Round
+    from dasmil.study.settings import Settings
+    from dasmil.study.trials import Journal, Question
 
 
 @functools.lru_cache(maxsize=1)
-def _rounds(record: str) -> list[Splits]:
+def _rounds(record: str) -> list[Round]:
     """In a worker: the bags of all folds, found once."""
-    from dasmil.cli.cohort_source import choose_source
-
-    values = json.loads(record)
-    paths = {name: Path(values[name]) for name in _PATHS if values[name] is not None}
-    return choose_source(**{**values, **paths, "cohort": CohortArguments.from_record(values["cohort"])}).rounds()
+    return StudyData.from_record(json.loads(record)).rounds()
 
 
-def train_rounds(
-    rounds: Mapping[int, tuple[Path, Chosen]],
-    splits: Sequence[Splits],
+def train_on_engine(
+    rounds: Mapping[int, tuple[Path, Settings]],
+    splits: Sequence[Round],
     source: dict[str, Any],
     model: str,
     out: Path,
@@ -57,7 +46,14 @@ def train_rounds(
 
 
 def _round_unit(
-    source: dict[str, Any], number: int, splits: Splits, model: str, chosen: Chosen, seeds: int, folder: Path, out: Path
+    source: dict[str, Any],
+    number: int,
+    splits: Round,
+    model: str,
+    chosen: Settings,
+    seeds: int,
+    folder: Path,
+    out: Path,
 ) -> Unit:
     from dasmil.engine import Unit
     from dasmil.runs import is_finished
@@ -66,11 +62,11 @@ def _round_unit(
     done = out / "logs" / f"{folder.name}-{made_with(arguments, splits)[:12]}.done"
     if not is_finished(folder):
         done.unlink(missing_ok=True)
-    return Unit(folder.name, "dasmil.cli.training_units:train_round", {**arguments, "done": str(done)}, str(done))
+    return Unit(folder.name, "dasmil.study.units:train_round", {**arguments, "done": str(done)}, str(done))
 
 
 def round_arguments(
-    source: dict[str, Any], number: int, model: str, chosen: Chosen, seeds: int, folder: Path
+    source: dict[str, Any], number: int, model: str, chosen: Settings, seeds: int, folder: Path
 ) -> dict[str, Any]:
     """What `train_round` needs to train one fold, as plain values."""
     return {
@@ -79,10 +75,10 @@ def round_arguments(
     }  # fmt: skip
 
 
-def made_with(arguments: Mapping[str, Any], splits: Splits) -> str:
+def made_with(arguments: Mapping[str, Any], splits: Round) -> str:
     """A mark of the settings and bags of a fold, wherever it lies; its summary alone does not tell them."""
     from dasmil.files import json_hash
-    from dasmil.train.search import bags_state
+    from dasmil.study.trials import bags_state
 
     state = [bags_state(bags) for bags in (splits.train, splits.val or [], *splits.tests.values())]
     return json_hash({**{name: v for name, v in arguments.items() if name != "folder"}, "state": state})
@@ -100,16 +96,15 @@ def train_round(
     done: str,
 ) -> None:
     """In a worker: train one fold, going on with what is there, and leave the mark `done`."""
-    from dasmil.cli.training_display import Display
     from dasmil.files import write_text
     from dasmil.train.fit import fit
 
     splits = _rounds(json.dumps(source))[number]
-    with Display() as display:
-        fit(
-            model, splits.train, splits.val, seeds=seeds, model_options=options, preset=preset, out=folder, resume=True,
-            tests=splits.tests, data=splits.data, on_epoch=display.epoch, note=display.note, **training,
-        )  # fmt: skip
+    log = Log()
+    fit(
+        model, splits.train, splits.val, seeds=seeds, model_options=options, preset=preset, out=folder, resume=True,
+        tests=splits.tests, data=splits.data, on_epoch=log.epoch, note=log.note, **training,
+    )  # fmt: skip
     write_text(Path(done), "")
 
 
@@ -128,7 +123,7 @@ def train_grid(
     """
     from dasmil.engine import Unit, run_units
     from dasmil.files import json_hash
-    from dasmil.train.search import Trial
+    from dasmil.study.trials import Trial
 
     work: list[tuple[Journal, Unit]] = []
     for number, journal in enumerate(journals):
@@ -139,7 +134,7 @@ def train_grid(
                 "source": source, "number": number, "question": vars(question), "together": together,
                 "result": result, "apart": False,
             }  # fmt: skip
-            unit = Unit(key, "dasmil.cli.training_units:search_trials", arguments, result, lean={"apart": True})
+            unit = Unit(key, "dasmil.study.units:search_trials", arguments, result, lean={"apart": True})
             work.append((journal, unit))
     if not work:
         return
@@ -164,7 +159,7 @@ def search_trials(
 ) -> None:
     """In a worker: train and score a few trials; `apart`, one after the other, which needs less memory."""
     from dasmil.files import write_text
-    from dasmil.train.search import Question, train_trials
+    from dasmil.study.trials import Question, train_trials
 
     print("\n".join(map(json.dumps, together)))
     splits = _rounds(json.dumps(source))[number]

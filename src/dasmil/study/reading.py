@@ -1,0 +1,110 @@
+"""Bags for a run that exists: its own, read again from what it noted, or others, read as its own were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dasmil.errors import DataError, InputError
+from dasmil.study.data import CAMELYON16, built_in_split
+from dasmil.study.notes import Note, silent
+from dasmil.study.spec import BagSpec, CohortSpec, cohort_lines
+
+if TYPE_CHECKING:
+    from dasmil.data.cohort import Cohort
+    from dasmil.types import Bag
+
+# What another cohort shares with the one a run was trained on; its files, labels and scale are its own.
+_ALIKE = (
+    "slide_column", "label_column", "patient_column", "per_patient", "max_instances", "bag_column", "x_column",
+    "y_column", "one_hot", "feature_columns", "unit",
+)  # fmt: skip
+
+
+def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent) -> Cohort:
+    """Other bags, read as those of a run were (same columns, same order of features and classes) but for what is given.
+
+    All of the report is said for labelled bags; of others only what did not match.
+    """
+    kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
+    if other.labels is None and kept.pop("per_patient", False):  # nobody knows which slides belong together
+        note(
+            "Warning: this run was trained on patients with all their slides joined; here each file is predicted "
+            "alone (`dasmil evaluate` with --labels joins them)"
+        )
+    classes = (data.get("classes") or None) if other.labels is not None else None
+    if classes and other.classes is not None:
+        raise InputError(
+            f"--classes was given, but the run numbers its classes itself ({', '.join(classes)}): leave it out"
+        )
+    spec = replace(BagSpec.from_record(kept), **other.given())
+    cohort = spec.load(categories=data.get("cohort", {}).get("categories"), classes=classes)
+    for line in cohort_lines(cohort) if other.labels is not None else cohort.report.unmatched:
+        note(line)
+    return cohort
+
+
+def run_cohort(data: Mapping[str, Any]) -> Cohort:
+    """All bags of a run, read again from what it noted about its cohort."""
+    spec = CohortSpec.from_record(data["cohort"])
+    labels = None
+    if data.get("set") == CAMELYON16:  # its reference.csv is no label table: it has no header and no training slides
+        from dasmil.data.camelyon16 import camelyon16_labels
+
+        assert spec.bags is not None
+        assert spec.labels is not None
+        labels = camelyon16_labels(spec.bags, spec.labels).rows
+    # The classes as the run numbered them: rows that were added to the table since must not renumber them.
+    return spec.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"))
+
+
+def built_in_set(protocol: str, split: str) -> tuple[str, str]:
+    """Where the bags of a run's set are: validation and test-large are clean bags, whatever it was trained on."""
+    if split in ("validation", "test-large"):
+        return "clean", {"validation": "val"}.get(split, split)
+    return protocol, split
+
+
+def run_loader(data: Mapping[str, Any], mnist_dir: Path | None) -> Callable[[str, str], Bag]:
+    """Reads a bag of the run by split and name; what it needs is opened once, at the first call."""
+
+    @cache
+    def members(split: str) -> tuple[Sequence[Bag], dict[str, int]]:
+        if "cohort" in data:
+            cohort = run_cohort(data)
+            return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
+        if "name" not in data:
+            raise InputError("this run does not say where its bags are: give them with --bags")
+        bags = built_in_split(data["name"], *built_in_set(data["protocol"], split), mnist_dir)
+        return bags, {bag.bag_id: k for k, bag in enumerate(bags)}
+
+    def load(split: str, bag_id: str) -> Bag:
+        bags, index = members("" if "cohort" in data else split)
+        if bag_id not in index:
+            raise DataError(f"bag {bag_id!r} is not where the run found it; put its file back")
+        return bags[index[bag_id]]
+
+    return load
+
+
+def labelled_bags(bags: BagSpec, data: Mapping[str, Any], note: Note = silent) -> Cohort:
+    """Feature files (or a table of cells) with their label table; read as the run's own, classes numbered alike."""
+    if bags.labels is None:
+        raise InputError("--bags needs --labels, a CSV with slide and label; to predict without labels: dasmil predict")
+    return read_alike(data, bags, note)
+
+
+def unlabelled_bags(bags: BagSpec, data: Mapping[str, Any] | None = None, note: Note = silent) -> Cohort:
+    """Feature files, or a table of cells; with what a run notes about its data they are read as its own were."""
+    from dasmil.data.tables import is_table
+
+    if bags.bags is not None and is_table(bags.bags) and "bag_column" not in (data or {}).get("cohort", {}):
+        whose = "a model file does not say" if data is None else "this run does not say, because it had no such table,"
+        raise InputError(
+            f"{bags.bags} is a table of cells, and {whose} which of its columns are what: "
+            f"give {'the run directory instead' if data is None else 'a folder of feature files'}"
+        )
+    return read_alike(data or {}, bags, note)

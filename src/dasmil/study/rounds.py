@@ -1,0 +1,158 @@
+"""Rounds of training: the bags of a cohort split by patient, or into folds, with the test set kept locked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dasmil.errors import InputError
+from dasmil.study.notes import Note, silent
+from dasmil.study.spec import CohortSpec, cohort_lines
+
+if TYPE_CHECKING:
+    from dasmil.data.cohort import Cohort
+    from dasmil.data.labels import LabelRow
+    from dasmil.types import Bag
+
+VAL_SHARE, TEST_SHARE = 0.15, 0.15
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of training: its bags, and what the run notes about their origin."""
+
+    train: Sequence[Bag]
+    val: Sequence[Bag] | None
+    tests: Mapping[str, Sequence[Bag]]
+    data: dict[str, Any] = field(default_factory=dict)
+    counted: bool = False
+    """Whether reading the tests opens a locked test set, which is noted."""
+
+
+def cohort_rounds(
+    spec: CohortSpec,
+    *,
+    folds: int | None = None,
+    split_seed: int = 0,
+    open_test: bool = False,
+    labels: list[LabelRow] | None = None,
+    note: Note = silent,
+) -> list[Round]:
+    """Splits from the label table's split column, else by patient (70/15/15): one round; or one for each of k folds.
+
+    open_test: score the test set after training (it is counted); else it stays locked until it is evaluated.
+    labels: stand in for the label table.
+    """
+    from dasmil.data.match import check_trainable
+
+    if spec.labels is None and labels is None:
+        raise InputError("no labels: give --labels, a CSV with slide and label (and patient and split if known)")
+    cohort = spec.load(labels)
+    for line in cohort_lines(cohort):
+        note(line)
+    check_trainable(cohort.report)
+    record = {
+        "bags": str(spec.bags), "classes": list(cohort.classes), "split_seed": split_seed,
+        "cohort": {**spec.as_record(), **_categories(cohort)}, **cohort_words(cohort),
+    }  # fmt: skip
+    if folds is not None:
+        return fold_rounds(cohort, folds, split_seed, record, note)
+    parts = assign_splits(cohort, split_seed)
+    test = cohort.subset(parts.get("test", []))
+    note(_split_text(parts, cohort.splits, locked=bool(len(test)) and not open_test))
+    _warn_of_one_class(cohort, parts, note)
+    record["held_out"] = {"test": test.bag_ids}
+    record["test_set"] = f"{len(test)} bags, locked" if len(test) else "none"
+    counted = open_test and len(test) > 0
+    if counted:  # how often it was opened is noted then; the settings of a run do not depend on it
+        record["test_set"] = f"{len(test)} bags, opened after training"
+    tests = {"test": test} if counted else {}
+    return [Round(cohort.subset(parts["train"]), cohort.subset(parts["val"]), tests, record, counted)]
+
+
+def bag_rounds(bags: Sequence[Bag], folds: int, split_seed: int = 0, note: Note = silent) -> list[Round]:
+    """Folds by patient of labelled bags in memory."""
+    from dasmil.data.cohort import Cohort, load_cohort
+
+    cohort = bags if isinstance(bags, Cohort) else load_cohort(list(bags))
+    if None in cohort.labels:
+        missing = cohort.bag_ids[cohort.labels.index(None)]
+        raise InputError(f"bag {missing!r} has no label: cross-validation needs one for every bag")
+    return fold_rounds(cohort, folds, split_seed, {"split_seed": split_seed, **cohort_words(cohort)}, note)
+
+
+def fold_rounds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any], note: Note = silent) -> list[Round]:
+    """One round per fold, by patient and stratified by class; test bags of the label table stay apart from all."""
+    from dasmil.data.splits import make_folds
+
+    locked = cohort.splits.get("test", [])
+    used = [i for i in range(len(cohort)) if i not in set(locked)]
+    part = cohort.subset(used)
+    record["held_out"] = {"test": [cohort.bag_ids[i] for i in locked]}
+    record["test_set"] = f"{len(locked)} bags besides the folds, locked" if locked else "none besides the folds"
+    if locked:
+        note(f"{len(locked)} test slides stay locked; cross-validation uses the other {len(used)}")
+        _warn_of_one_class(cohort, {"test": locked}, note)
+    record["folds"] = folds
+    return [
+        Round(part.subset(f.train), part.subset(f.val), {"test": part.subset(f.test)}, {**record, "fold": number})
+        for number, f in enumerate(make_folds(part.patients, part.labels, folds, seed))
+    ]
+
+
+def assign_splits(cohort: Cohort, seed: int) -> dict[str, list[int]]:
+    """Bag numbers of train, val and test; what the label table leaves open is drawn by patient, stratified."""
+    from dasmil.data.splits import split_patients
+
+    parts = cohort.splits
+    if not parts:
+        shares = {"train": 1 - VAL_SHARE - TEST_SHARE, "val": VAL_SHARE, "test": TEST_SHARE}
+        return split_patients(cohort.patients, cohort.labels, shares, seed)
+    if "train" not in parts:
+        raise InputError(f"the split column has {', '.join(parts)} but no slide for train")
+    if "val" not in parts:
+        train = parts["train"]
+        drawn = split_patients(
+            [cohort.patients[i] for i in train],
+            [cohort.labels[i] for i in train],
+            {"train": 1 - VAL_SHARE, "val": VAL_SHARE},
+            seed,
+        )
+        parts = {**parts, **{name: [train[i] for i in members] for name, members in drawn.items()}}
+    return parts
+
+
+def cohort_words(cohort: Cohort) -> dict[str, str]:
+    """What the report says about the cohort: who is in it, what did not match, how positions were read."""
+    lines = cohort.report.lines()
+    found = {"slides": lines[0]}
+    if lines[1:]:
+        found["unmatched"] = "; ".join(lines[1:])
+    if cohort.report.unreadable:
+        found["left_out"] = "; ".join(f"{name}: {why}" for name, why in cohort.report.unreadable.items())
+    return found | {"positions": cohort.positions}
+
+
+def _split_text(parts: Mapping[str, Sequence[int]], table: Mapping[str, Sequence[int]], *, locked: bool) -> str:
+    text = ", ".join(f"{name} {len(members)}" for name, members in parts.items())
+    note = "; the test set stays locked until `dasmil evaluate`" if locked else ""
+    drawn = "" if "val" in table else ", val drawn from train by patient"
+    how = f"Split as the table says{drawn}" if table else "Split by patient"
+    return f"{how}: {text}{note}"
+
+
+def _warn_of_one_class(cohort: Cohort, parts: Mapping[str, Sequence[int]], note: Note) -> None:
+    from dasmil.data.match import one_class_parts
+
+    labels = cohort.labels
+    for line in one_class_parts({name: [labels[i] for i in part] for name, part in parts.items()}, cohort.classes):
+        note(f"Warning: {line}")
+
+
+def _categories(cohort: Cohort) -> dict[str, Any]:
+    """The feature names of a table of cells in their order, which prediction must keep."""
+    if not len(cohort) or cohort.entries[0].paths:
+        return {}
+    names = cohort[0].metadata.get("feature_names")
+    return {} if names is None else {"categories": list(names)}

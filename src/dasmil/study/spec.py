@@ -1,0 +1,190 @@
+"""Which bags, which labels, which scale: records that say where a cohort is, and that serialise once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from dasmil.data.cohort import Cohort
+    from dasmil.data.labels import LabelRow
+    from dasmil.types import Bag
+
+PATHS = ("bags", "labels", "slide_table", "scale_table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagSpec:
+    """Which bags, which labels, and what the files do not say themselves.
+
+    Parameters
+    ----------
+    bags
+        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto or slideflow, told apart automatically), or one
+        table of cells (.csv, .parquet, .h5ad).
+    labels
+        CSV with slide, label, and optionally patient and split; also CLAM's and STAMP's tables.
+    slide_table
+        STAMP's slide table (patient, file name), when --labels is its table of patients.
+    slide_column
+        Name of the column with the slide, where it is not recognised.
+    label_column
+        Name of the column with the label.
+    patient_column
+        Name of the column with the patient.
+    classes
+        Class names in order, separated by commas; the first is class 0. Default: numbers by value, words by alphabet.
+    mpp
+        Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
+    tile_um
+        Edge of a tile in micrometres, where the files do not say.
+    scale_table
+        CSV with slide and any of mpp, tile_um, width_px, height_px, for slides that differ.
+    per_patient
+        One bag per patient: its slides become sections, between which there is no distance.
+    max_instances
+        Use at most this many instances of a bag, drawn at random (the paper: 6,000). Default: all.
+    strict
+        Stop when a slide has no label, a label no slide or a slide cannot be read, instead of leaving it out.
+    bag_column
+        In a table of cells: the column that names the bag.
+    x_column
+        In a table of cells: the column with x (default: x).
+    y_column
+        In a table of cells: the column with y (default: y).
+    one_hot
+        In a table of cells: a column of categories (cell types) to use as features.
+    feature_columns
+        In a table of cells: columns of numbers to use as features, separated by commas.
+    unit
+        In a table of cells: what positions count, um or px (px needs --mpp).
+    """
+
+    bags: Path | None = None
+    labels: Path | None = None
+    slide_table: Path | None = None
+    slide_column: str | None = None
+    label_column: str | None = None
+    patient_column: str | None = None
+    classes: str | None = None
+    mpp: str | None = None
+    tile_um: float | None = None
+    scale_table: Path | None = None
+    per_patient: bool = False
+    max_instances: int | None = None
+    strict: bool = False
+    bag_column: str | None = None
+    x_column: str | None = None
+    y_column: str | None = None
+    one_hot: str | None = None
+    feature_columns: str | None = None
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in PATHS:
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, Path(value))
+
+    def given(self) -> dict[str, Any]:
+        """What differs from the defaults."""
+        defaults = type(self)()
+        return {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
+
+    def as_record(self) -> dict[str, Any]:
+        """What was given, JSON-able, paths made absolute: enough to load it again."""
+        return {name: str(v.absolute()) if isinstance(v, Path) else v for name, v in self.given().items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The specification that ``as_record`` noted; other entries of the record are not ours."""
+        own = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in own})
+
+    def read_labels(self, classes: Sequence[str] | None = None) -> list[LabelRow] | None:
+        """The label table, or None without one; ``classes`` are labels whatever they are called."""
+        from dasmil.data.labels import read_labels
+
+        if self.labels is None:
+            return None
+        return read_labels(self.labels, slide_table=self.slide_table, classes=classes or (), **self._columns())
+
+    def _columns(self) -> dict[str, str | None]:
+        return {
+            "slide_column": self.slide_column, "label_column": self.label_column,
+            "patient_column": self.patient_column,
+        }  # fmt: skip
+
+    def load(
+        self,
+        labels: list[LabelRow] | None = None,
+        categories: list[str] | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Cohort:
+        """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells.
+
+        classes: those of a run in their order, in place of --classes.
+        """
+        from dasmil.data.cohort import load_cohort
+        from dasmil.data.scale import read_scales
+        from dasmil.errors import InputError
+
+        if self.bags is None:
+            raise InputError("no bags: give --bags FOLDER (feature files) or --bags TABLE (cells)")
+        if classes is None and self.classes is not None:
+            classes = [name.strip() for name in self.classes.split(",")]
+        rows = labels if labels is not None else self.read_labels(classes)
+        options: dict[str, Any] = {
+            "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,
+            "strict": self.strict,
+        }  # fmt: skip
+        from dasmil.data.tables import is_table
+
+        if is_table(self.bags):
+            return load_cohort(self._read_table(categories), rows, **options)
+        scales = read_scales(self.mpp, self.tile_um, self.scale_table)
+        return load_cohort(self.bags, rows, scales=scales, **options)
+
+    def _read_table(self, categories: list[str] | None) -> list[Bag]:
+        from dasmil.data.tables import read_table
+        from dasmil.errors import InputError
+
+        if self.bag_column is None or self.unit is None:
+            raise InputError(f"{self.bags} is a table of cells: name its bag column with --bag-column and the --unit")
+        assert self.bags is not None
+        try:
+            um = None if self.mpp is None else float(self.mpp)
+        except ValueError:
+            raise InputError(f"mpp is {self.mpp!r}, expected the micrometres of one pixel") from None
+        columns = None if self.feature_columns is None else [c.strip() for c in self.feature_columns.split(",")]
+        return read_table(
+            self.bags, bag=self.bag_column, unit=self.unit, x=self.x_column or "x", y=self.y_column or "y",
+            features=columns, one_hot=self.one_hot, um_per_unit=um, categories=categories,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortSpec(BagSpec):
+    """Bags to train on: these may be split by their label table.
+
+    Parameters
+    ----------
+    split_column
+        Name of the column with train, val or test.
+    """
+
+    split_column: str | None = None
+
+    def _columns(self) -> dict[str, str | None]:
+        return {**super()._columns(), "split_column": self.split_column}
+
+
+def cohort_lines(cohort: Cohort) -> list[str]:
+    """What was joined, what was left over, and how positions were read."""
+    lines = cohort.report.lines()
+    if len(cohort):
+        lines.append(f"Positions read as {cohort.positions}")
+    if cohort.classes:
+        lines.append("Classes: " + ", ".join(f"{i} = {name}" for i, name in enumerate(cohort.classes)))
+    return lines

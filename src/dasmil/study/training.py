@@ -1,0 +1,158 @@
+"""Training as a study does it: rounds from a source of bags, folds with their summary, a report; a Run comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dasmil.errors import InputError
+from dasmil.report import write_report
+from dasmil.runs import Run, check_kind, fold_folder, is_begun
+from dasmil.study.data import StudyData
+from dasmil.study.folds import write_fold_summary
+from dasmil.study.held_out import opened_tests
+from dasmil.study.notes import Note, silent
+from dasmil.study.progress import Watch, unseen
+from dasmil.study.rounds import Round, bag_rounds
+from dasmil.study.settings import Settings, gather_settings
+from dasmil.study.spec import CohortSpec
+from dasmil.study.units import train_on_engine
+
+if TYPE_CHECKING:
+    from dasmil.engine import EngineOptions
+    from dasmil.types import Bag
+
+Data = CohortSpec | str
+"""A cohort of one's own, or the name of a built-in data set."""
+
+
+def train_cohort(
+    data: Data,
+    model: str = "das-mil",
+    *,
+    out: str | Path,
+    seeds: int = 1,
+    test: bool = False,
+    split_seed: int = 0,
+    protocol: Literal["clean", "published"] = "clean",
+    recipe: str | None = None,
+    preset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    note: Note = silent,
+    watch: Watch = unseen,
+    **settings: Any,
+) -> Run:
+    """Split a cohort by patient, train on it and write a run directory with its report, as `dasmil train` does.
+
+    Example: ``run = dasmil.train_cohort(dasmil.CohortSpec(bags="features", labels="labels.csv"), out="runs/mine")``
+
+    The test set stays locked until `dasmil.evaluate`, or ``test=True`` scores it right after training; either is
+    counted. options: of the model; settings: any field of TrainingConfig (epochs, lr, ...), on top of ``recipe``.
+    resume: go on with the run in ``out``. note, watch: take what is said, and the progress of every round.
+    """
+    spec = _study_data(data, recipe=recipe, protocol=protocol, split_seed=split_seed, open_test=test)
+    chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
+    return train_study(spec, model, Path(out), chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+
+
+def cross_validate(
+    data: CohortSpec | Sequence[Bag],
+    model: str = "das-mil",
+    *,
+    out: str | Path,
+    folds: int = 5,
+    seeds: int = 1,
+    split_seed: int = 0,
+    recipe: str | None = None,
+    preset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    engine: EngineOptions | None = None,
+    resume: bool = False,
+    note: Note = silent,
+    watch: Watch = unseen,
+    **settings: Any,
+) -> Run:
+    """Cross-validation by patient, stratified by class, as `dasmil train --folds` does; data: a cohort, or bags.
+
+    Example: ``run = dasmil.cross_validate(bags, "das-mil", folds=5, seeds=3, out="runs/folds")``
+
+    Returns the run over all folds: `run.summary` is the mean over folds, `run.folds` are their own runs. engine:
+    spreads the folds of a CohortSpec over processes or machines. The rest is as in `train_cohort`.
+    """
+    if isinstance(data, CohortSpec):
+        spec = _study_data(data, recipe=recipe, split_seed=split_seed, folds=folds)
+        chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
+        return train_study(
+            spec, model, Path(out), chosen, seeds=seeds, engine=engine, resume=resume, note=note, watch=watch
+        )
+    if engine is not None:
+        raise InputError("bags in memory cannot be sent to an engine: give a CohortSpec that says where they are")
+    chosen = gather_settings(model, recipe, preset, settings, options or {})
+    rounds = bag_rounds(data, folds, split_seed, note)
+    return _train_here(rounds, model, Path(out), chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+
+
+def train_study(
+    spec: StudyData,
+    model: str,
+    out: Path,
+    chosen: Settings,
+    *,
+    seeds: int,
+    engine: EngineOptions | None = None,
+    resume: bool = False,
+    note: Note = silent,
+    watch: Watch = unseen,
+) -> Run:
+    """Train on whatever the source gives: in this process, or its folds on an engine; then summary and report."""
+    rounds = spec.rounds(note)
+    if engine is None:
+        return _train_here(rounds, model, out, chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+    if len(rounds) > 1:
+        check_kind(out, len(rounds))
+    folders = {k: (fold_folder(out, k), chosen) for k in range(len(rounds))}
+    begun = [folder for folder, _ in folders.values() if is_begun(folder)]
+    if begun and not resume:
+        raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
+    train_on_engine(folders, rounds, spec.as_record(), model, out, seeds=seeds, engine=engine)
+    return finish(out, len(rounds))
+
+
+def finish(out: Path, rounds: int) -> Run:
+    """The summary over folds, if there are any, and the report of a trained run."""
+    if rounds > 1:
+        write_fold_summary(out, rounds)
+    write_report(out)
+    return Run.read(out)
+
+
+def _train_here(
+    rounds: Sequence[Round],
+    model: str,
+    out: Path,
+    chosen: Settings,
+    *,
+    seeds: int,
+    resume: bool,
+    note: Note,
+    watch: Watch,
+) -> Run:
+    from dasmil.train.fit import fit
+
+    if len(rounds) > 1:
+        check_kind(out, len(rounds))
+    for number, part in enumerate(rounds):
+        folder = out if len(rounds) == 1 else fold_folder(out, number)
+        with watch("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as watcher:
+            fit(
+                model, part.train, part.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset,
+                out=folder, resume=resume, tests=opened_tests(part, folder, note), data=part.data,
+                on_epoch=watcher.epoch, note=watcher.note, **chosen.training,
+            )  # fmt: skip
+    return finish(out, len(rounds))
+
+
+def _study_data(data: Data, **how: Any) -> StudyData:
+    return StudyData(data=data, **how) if isinstance(data, str) else StudyData(cohort=data, **how)
