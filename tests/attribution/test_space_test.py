@@ -11,8 +11,7 @@ from dasmil.attribution.space_test import CHANGES, _changed, _macro_auroc, space
 from dasmil.errors import DataError, InputError
 from dasmil.models import create_model
 from dasmil.ops.das_attention.reference import pair_distances
-from dasmil.stats import auroc, score
-from dasmil.train.evaluate import probabilities
+from dasmil.stats import auroc, probabilities, score
 from dasmil.types import Bag
 
 

@@ -10,11 +10,11 @@ from dasmil.stats.metrics import (
     score,
     summarise,
 )
-from dasmil.stats.ranking import auroc, average_precision
+from dasmil.stats.ranking import auroc, average_precision, probabilities
 from dasmil.stats.resample import interval, mean_over_patients, patient_numbers, resampled
 
 __all__ = [
     "METRICS", "Roc", "auroc", "average_precision", "bootstrap_difference", "calibration_curve", "choose_threshold",
-    "confusion_counts", "interval", "mean_interval", "mean_over_patients", "patient_numbers", "resampled", "roc_curve",
-    "score", "summarise", "wilson",
+    "confusion_counts", "interval", "mean_interval", "mean_over_patients", "patient_numbers", "probabilities",
+    "resampled", "roc_curve", "score", "summarise", "wilson",
 ]  # fmt: skip

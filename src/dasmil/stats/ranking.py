@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 
 Array = NDArray[np.float64]
 
@@ -24,6 +25,11 @@ def average_precision(scores: Array, positive: NDArray[np.bool_], weights: Array
     found, wrong = np.cumsum(hits, axis=1), np.cumsum(misses, axis=1)
     precision = np.divide(found, found + wrong, out=np.zeros_like(found), where=found + wrong > 0)
     return divide((hits * precision).sum(1), hits.sum(1))
+
+
+def probabilities(logits: Array, classes: int) -> Array:
+    """Of class 1 for two classes, else of every class (last dimension)."""
+    return expit(logits) if classes == 2 else softmax(logits, axis=-1)
 
 
 def divide(a: Array, b: Array) -> Array:

@@ -13,12 +13,12 @@ from dasmil.errors import InputError
 from dasmil.models.base import MILModel
 from dasmil.report import write_report
 from dasmil.runs import Run
-from dasmil.stats import summarise
+from dasmil.stats import probabilities, summarise
 from dasmil.study.held_out import run_sets
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import labelled_bags, unlabelled_bags
 from dasmil.study.spec import BagSpec
-from dasmil.train.evaluate import model_logits, probabilities
+from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.results import prediction_rows
 from dasmil.types import Bag

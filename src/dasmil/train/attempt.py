@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dasmil.models.base import MILModel
-from dasmil.stats import score
+from dasmil.stats import probabilities, score
 from dasmil.train.augment import jitter_digits
 from dasmil.train.config import TrainingConfig
 from dasmil.train.defaults import reading_weights
-from dasmil.train.evaluate import bag_logits, mean_losses, probabilities
+from dasmil.train.evaluate import bag_logits, mean_losses
 from dasmil.train.feed import Feed, Step
 from dasmil.train.loss import BagLoss
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer

@@ -1,4 +1,4 @@
-"""Logits and probabilities of bags under trained models."""
+"""Logits and losses of bags under trained models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 from torch import Tensor
 
 from dasmil.models.base import MILModel
@@ -35,11 +34,6 @@ def bag_logits(forwards: Sequence[Forward], feed: Feed) -> NDArray[np.float64]:
 def model_logits(models: Sequence[MILModel], feed: Feed) -> NDArray[np.float64]:
     """As bag_logits, of finished models (in evaluation mode, on the device of the feed)."""
     return bag_logits([lambda x, c, s, m=m: m.eval()(x, c, None, s) for m in models], feed)
-
-
-def probabilities(logits: NDArray[np.float64], classes: int) -> NDArray[np.float64]:
-    """Of class 1 for two classes, else of every class (last dimension)."""
-    return expit(logits) if classes == 2 else softmax(logits, axis=-1)
 
 
 def mean_losses(loss: BagLoss, logits: NDArray[np.float64], labels: NDArray[np.int64]) -> list[float]:

@@ -17,10 +17,11 @@ from dasmil.errors import InputError
 from dasmil.models import create_model, resolve_options
 from dasmil.models.base import MILModel
 from dasmil.runs import RunWriter
+from dasmil.stats import probabilities
 from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.defaults import default_options, default_settings, fit_to_features
 from dasmil.train.distances import finds_length, with_scale, with_start
-from dasmil.train.evaluate import model_logits, probabilities
+from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, start_rate
 from dasmil.train.loss import BagLoss

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.runs import RunWriter, SeedStatus
-from dasmil.stats import choose_threshold, summarise
-from dasmil.train.evaluate import model_logits, probabilities
+from dasmil.stats import choose_threshold, probabilities, summarise
+from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 
 if TYPE_CHECKING:

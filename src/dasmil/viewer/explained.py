@@ -13,7 +13,7 @@ from dasmil.attribution.kept import KeptAccount, account_key, read_account, writ
 from dasmil.attribution.layers import Stack
 from dasmil.errors import StorageError
 from dasmil.models.base import MILModel
-from dasmil.train.evaluate import probabilities
+from dasmil.stats import probabilities
 from dasmil.types import Bag, Explanation
 
 KEPT_FROM = 2000  # instances; smaller bags are explained at once
