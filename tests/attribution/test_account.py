@@ -7,12 +7,16 @@ import torch
 
 import dasmil
 from dasmil.attribution import Account, explain, partners
+from dasmil.attribution.distance import learned_biases
 from dasmil.errors import InputError
 from dasmil.models import create_model, list_models
 from dasmil.types import Bag
 
 N, F = 9, 6
-EXACT = ["max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "das-mil"]
+EXACT = [
+    "max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "das-mil",
+    "sa-alibi", "sa-rope",
+]  # fmt: skip
 
 
 def bag(n=N, features=F, seed=0, unit="um", section=False):
@@ -31,6 +35,10 @@ def model(name="das-mil", seed=3, dtype=torch.float64, **options):
     relative = {"distance_scale": 250.0, "unit": "um"}
     if name == "transmil":
         options["features"] = 16  # as published it has 512, far too slow for a test
+    if name == "sa-alibi":
+        options = {"heads": 2} | options
+    if name == "slide-transformer":
+        options |= {"layers": 1, "heads": 2, "head_features": 8}
     made = create_model(name, in_features=F, **relative, **options).to(dtype).eval()
     if name in EXACT:
         with torch.no_grad():
@@ -153,6 +161,43 @@ def test_max_pool_gives_each_feature_to_its_winner():
         i = int(x[:, f].argmax())
         expected[i] += w[f] * x[i, f]
     torch.testing.assert_close(e.contributions, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("section", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "sa", "bias": "linear", "bias_init": 2.0}, {"name": "sa", "radius": 120.0},
+        {"name": "sa", "bias": "gaussian", "bias_init": [0.3, 1.0], "heads": 2},
+        {"bias": "cauchy", "radius": 200.0, "layers": 2}, {"bias": "bins", "self_pair": False},
+        {"name": "sa-alibi", "heads": 2, "step": 20.0, "radius": 150.0},
+        {"name": "sa-rope", "heads": 2, "pooling": "mean"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bias_radius_and_rotary_positions_split_exactly(options, section):
+    given = {"out_features": 6} | options
+    m, b = model(**given), bag(section=section)
+    e = explain(m, b, top=10**6)
+    assert e.method == "exact"
+    assert float(e.contributions.sum()) + e.bias == pytest.approx(float(forward(m, b)), abs=1e-10)
+    assert sum(p.contribution for p in e.pairs) + e.bias == pytest.approx(float(forward(m, b)), abs=1e-10)
+    if "radius" in options:  # nothing comes from farther away
+        assert all(p.contribution == 0 for p in e.pairs if p.distance is None or p.distance > options["radius"])
+    torch.testing.assert_close(e.scores["attention"].sum(), torch.ones((), dtype=e.scores["attention"].dtype))
+
+
+def test_learned_biases_as_lengths():
+    assert learned_biases(model("sa")) == []
+    (row,) = learned_biases(create_model("sa", in_features=F, bias="gaussian", bias_init=0.5, distance_scale=200.0))
+    assert (row["bias"], row["unit"]) == ("gaussian", "um")
+    assert row["length"] == pytest.approx(100.0)
+    rows = learned_biases(
+        create_model("slide-transformer", in_features=F, layers=2, heads=2, head_features=4, step=256.0)
+    )
+    assert [(r["layer"], r["head"]) for r in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert rows[0]["slope"] == pytest.approx(2**-4 / 256)
+    assert len(learned_biases(create_model("sa", in_features=F, bias="bins"))[0]["table"]) == 16
 
 
 @pytest.mark.parametrize("name", list_models())

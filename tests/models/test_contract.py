@@ -18,7 +18,11 @@ from dasmil.types import Output
 FEATURES = 12
 ALL = pytest.mark.parametrize("name", list_models())
 # TransMIL at 512 features takes seconds on one core; its equations do not depend on the size.
-SMALL: dict[str, dict[str, Any]] = {"transmil": {"features": 32}}
+SMALL: dict[str, dict[str, Any]] = {
+    "transmil": {"features": 32},
+    "sa-alibi": {"step": 10.0, "out_features": 8},
+    "slide-transformer": {"layers": 2, "heads": 2, "head_features": 8, "step": 10.0}
+}  # fmt: skip
 
 
 def make(name: str, seed: int = 0, **options: Any) -> MILModel:
@@ -36,7 +40,8 @@ def bag(n: int, seed: int = 1, *batch: int) -> tuple[Tensor, Tensor]:
 def test_the_registry_has_every_model_of_the_paper() -> None:
     assert list_models() == [
         "max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "mil-gnn", "mil-gnn-ds", "gat", "gcn", "set-transformer",
-        "iset-transformer", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil",
+        "iset-transformer", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil", "sa-alibi", "sa-rope",
+        "slide-transformer",
     ]  # fmt: skip
     assert all(cls.name == name for name, cls in MODELS.items())
 
@@ -205,13 +210,15 @@ def test_stacked_parameters_give_each_run_its_own_result(
             found = found + output.side_logits.square().sum(-1)
         return (found * weight).sum()
 
-    gradients = torch.autograd.grad(total(together, weight), list(stacked.values()), allow_unused=True)
+    found = torch.autograd.grad(total(together, weight), list(stacked.values()), allow_unused=True)
+    gradients = dict(zip(stacked, found))
     for run, model in enumerate(models):
         alone = model(features[run], coords[run], None if mask is None else mask[run])
         torch.testing.assert_close(together.logit[run], alone.logit)
         model.zero_grad()
         total(alone, weight[run]).backward()
-        for (key, parameter), gradient in zip(model.named_parameters(), gradients):
+        for key, parameter in model.named_parameters():
+            gradient = gradients[key]
             if parameter.grad is None:
                 assert gradient is None, f"{key} is idle alone, but not when stacked"
             else:

@@ -216,17 +216,75 @@ def transmil(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
     return classify(p, norm("aggregator.norm", h)[0])
 
 
+def sa_alibi(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
+    """Two heads with the slopes 2^-4 and 2^-8 for each 10 px."""
+    q, k, v = (linear(p, f"aggregator.layers.0.{name}", x).chunk(2, 1) for name in ("query", "key", "value"))
+    heads = [
+        torch.softmax(q[h] @ k[h].T / math.sqrt(x.shape[1]) - slope * SCALE / 10 * distances(c), 1) @ v[h]
+        for h, slope in enumerate((2**-4, 2**-8))
+    ]
+    return classify(p, torch.cat(heads, 1).max(0).values)
+
+
+def sa_rope(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
+    """Twelve numbers: three pairs turn with the first axis, three with the second."""
+    q, k, v = (linear(p, f"aggregator.layers.0.{name}", x) for name in ("query", "key", "value"))
+
+    def turned(rows: Tensor) -> Tensor:
+        out = []
+        for row, place in zip(rows, c.tolist()):
+            numbers = []
+            for pair in range(6):
+                wave = SCALE / 8 * 64 ** (pair % 3 / 2)
+                angle = 2 * math.pi * place[pair // 3] / wave
+                a, b = row[2 * pair], row[2 * pair + 1]
+                numbers += [a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle)]
+            out.append(torch.stack(numbers))
+        return torch.stack(out)
+
+    weights = torch.softmax(turned(q) @ turned(k).T / math.sqrt(x.shape[1]), 1)
+    return classify(p, (weights @ v).max(0).values)
+
+
+def slide_transformer(p: Parameters, x: Tensor, c: Tensor) -> Tensor:
+    """Two blocks of two heads of size 8; the class token comes first and has no place."""
+
+    def norm(name: str, t: Tensor) -> Tensor:
+        t = (t - t.mean(1, keepdim=True)) / torch.sqrt(t.var(1, unbiased=False, keepdim=True) + 1e-5)
+        return t * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    x = torch.cat([p["aggregator.token"][None], linear(p, "aggregator.enter", x)])
+    delta = F.pad(distances(c), (1, 0, 1, 0))
+    for block in ("aggregator.blocks.0", "aggregator.blocks.1"):
+        q, k, v = linear(p, f"{block}.qkv", norm(f"{block}.norm1", x)).chunk(3, 1)
+        heads = []
+        for head, slope in enumerate((2**-4 * SCALE / 10, 2**-8 * SCALE / 10)):
+            own = slice(8 * head, 8 * head + 8)
+            heads.append(torch.softmax(q[:, own] @ k[:, own].T / math.sqrt(8) - slope * delta, 1) @ v[:, own])
+        x = x + linear(p, f"{block}.out", torch.cat(heads, 1))
+        h = linear(p, f"{block}.up", norm(f"{block}.norm2", x))
+        x = x + linear(p, f"{block}.down", h * 0.5 * (1 + torch.erf(h / math.sqrt(2))))
+    return classify(p, norm("aggregator.norm", x)[0])
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "transmil": {"features": 32},
+    "sa-alibi": {"heads": 2, "step": 10.0},
+    "slide-transformer": {"layers": 2, "heads": 2, "head_features": 8, "step": 10.0}
+}  # fmt: skip
+
 EQUATIONS: dict[str, Equation] = {
     "max-pool": max_pool, "mean-pool": mean_pool, "ab-mil": ab_mil, "gated-ab-mil": gated_ab_mil, "mil-gnn": mil_gnn,
     "mil-gnn-ds": mil_gnn, "gat": gat, "gcn": gcn, "set-transformer": set_transformer,
     "iset-transformer": iset_transformer, "sa": sa, "sa-axial": sa_axial, "sa-fourier": sa_fourier,
-    "disc-rel-sa": disc_rel_sa, "transmil": transmil, "das-mil": das_mil,
+    "disc-rel-sa": disc_rel_sa, "transmil": transmil, "das-mil": das_mil, "sa-alibi": sa_alibi, "sa-rope": sa_rope,
+    "slide-transformer": slide_transformer,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list_models())
 def test_equations(name: str) -> None:
-    model = make(name, **({"features": 32} if name == "transmil" else {}))
+    model = make(name, **SMALL.get(name, {}))
     features, coords = bag()
     features.requires_grad_()
     parameters = {key: value.detach() for key, value in model.named_parameters()}

@@ -150,7 +150,7 @@ def place(attention: PairAttention, rows: Rows, r: int, j: int, column: int | No
     column: where instance j stands in the rows, if they hold only some columns.
     """
     i, c = int(rows.index[r]), j if column is None else column
-    if attention.section is not None and attention.section[i] != attention.section[j]:
+    if attention.section is not None and (attention.section[i] != attention.section[j] or attention.section[i] < 0):
         return {"distance": None, "phi": None}
     phi = rows.mix.phi if rows.mix is not None else None
     if phi is None or (i == j and not attention.self_pair):

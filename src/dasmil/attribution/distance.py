@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from dasmil.errors import InputError
 from dasmil.models.base import MILModel
+from dasmil.models.slide_transformer import Block
+from dasmil.nn import DistanceAwareAttention
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.types import Unit
 
@@ -51,6 +54,19 @@ def learned_distances(models: Sequence[MILModel]) -> list[LearnedDistance]:
             )
         )
     return found
+
+
+def learned_biases(model: MILModel) -> list[dict[str, Any]]:
+    """Rows {layer, head, bias, slope | length | table, unit}: what each head subtracts with the distance.
+
+    A slope is per unit of the coordinates, a length in it; empty for models without a bias.
+    """
+    rows: list[dict[str, Any]] = []
+    layers = [module for module in model.modules() if isinstance(module, DistanceAwareAttention | Block)]
+    for number, layer in enumerate(layers):
+        found = layer.learned_biases(model.distance_scale) if isinstance(layer, Block) else layer.learned_biases()
+        rows += [{"layer": number, **row, "unit": model.unit} for row in found]
+    return rows
 
 
 def phi_values(row: dict, scale: float, kind: str, distances: np.ndarray) -> np.ndarray:

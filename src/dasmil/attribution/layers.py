@@ -95,9 +95,13 @@ def _read_stack(aggregator: SAAggregator, x: Tensor, coords: Tensor, section: Te
 
 def _pair_attention(module: AttentionModule, x: Tensor, coords: Tensor, section: Tensor | None) -> PairAttention:
     query, key, value = module.project(x)
+    more = {}
+    if isinstance(module, DistanceAwareAttention):
+        query, key = module.turned(query, key, coords, section)
+        more = {"bias": module.bias_terms(), "radius": module.relative_radius, "distance_scale": module.distance_scale}
     root = 2**0.5 if isinstance(module, DiscreteDistanceAttention) and module.qk_twice else 1.0
     query, key = root * query, root * key  # so that q.k counts twice, and q.b and b.k once with b / root
-    attention = PairAttention(query, key, value, coords, scale=module.scale, section=section)
+    attention = PairAttention(query, key, value, coords, scale=module.scale, section=section, **more)
     embeddings = {name: getattr(module, name) for name in ("key_embed", "query_embed", "value_embed")}
     for name in ("key_embed", "query_embed"):
         if embeddings[name] is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dasmil.ops import das_attention
+from dasmil.ops.das_attention.bias import ROOM, distance_bias
 from dasmil.ops.das_attention.phi import PHI
 
 CHUNK_ELEMENTS = 1 << 22  # largest [rows, n] block held at a time: 16 MB in float32
@@ -93,6 +95,8 @@ class PairAttention:
     product_term: bool = False
     self_pair: bool = True
     section: Tensor | None = None
+    bias: dict[str, Any] = field(default_factory=dict)  # bias, bias_scale [h], bias_table, bias_edges of das_attention
+    radius: float | None = None  # in units of distance_scale
 
     @property
     def heads(self) -> int:
@@ -104,22 +108,53 @@ class PairAttention:
 
     def mix(self, head: int, index: Tensor, distance: Tensor, columns: Tensor | None = None) -> Mix | None:
         """The coefficients of the rows `index` (at all columns, or at these); None for attention without distances."""
-        related = None
-        if self.section is not None:
-            there = self.section if columns is None else self.section[columns]
-            related = (self.section[index, None] == there).to(distance.dtype)
-        if not self.self_pair:
-            related = torch.ones_like(distance) if related is None else related
-            if columns is None:
-                related[torch.arange(len(index)), index] = 0
-            else:
-                related[index[:, None] == columns] = 0
+        related = self._related(index, distance, columns)
         delta = distance / self.distance_scale
         if self.theta is not None and self.beta is not None:
             return Mix(PHI[self.phi]((delta - self.theta[head]) * self.beta[head]), None, related)
         if self.bin_of is not None:
             return Mix(None, self.bin_of(delta), related)
         return None
+
+    def _together(self, index: Tensor, columns: Tensor | None) -> Tensor | None:
+        """[r, c]: pairs of one section, None where there is one section only."""
+        if self.section is None:
+            return None
+        there = self.section if columns is None else self.section[columns]
+        return (self.section[index, None] == there) & (there >= 0)
+
+    def _related(self, index: Tensor, distance: Tensor, columns: Tensor | None) -> Tensor | None:
+        """[r, c], 0 where a pair has no distance; None where all have one."""
+        together = self._together(index, columns)
+        related = None if together is None else together.to(distance.dtype)
+        if not self.self_pair:
+            related = torch.ones_like(distance) if related is None else related
+            related[self._diagonal(index, columns)] = 0
+        return related
+
+    def _diagonal(self, index: Tensor, columns: Tensor | None) -> Tensor:
+        return index[:, None] == (torch.arange(self.n, device=index.device) if columns is None else columns)
+
+    def _distance_terms(self, head: int, index: Tensor, distance: Tensor, columns: Tensor | None) -> Tensor | None:
+        """What bias and radius add to the logits [r, c]; None for nothing."""
+        delta, added = distance / self.distance_scale, None
+        if self.bias:
+            scale, table = (
+                None if (t := self.bias.get(name)) is None else t[head : head + 1]
+                for name in ("bias_scale", "bias_table")
+            )
+            added = distance_bias(self.bias["bias"], delta[None], scale, table, self.bias.get("bias_edges"))[0]
+            related = self._related(index, distance, columns)
+            added = added if related is None else added * related
+        if self.radius is not None:
+            near, together = delta <= self.radius * (1 + ROOM), self._together(index, columns)
+            if together is not None and self.section is not None:
+                token = self.section < 0
+                near = (near & together) | token[index, None] | (token if columns is None else token[columns])
+            near |= self._diagonal(index, columns)
+            added = torch.zeros_like(delta) if added is None else added
+            added = added.masked_fill(~near, -torch.inf)
+        return added
 
     def rows(self, head: int, index: Tensor) -> Rows:
         """The rows `index` [r] of one head: O(r n) time and memory."""
@@ -151,7 +186,9 @@ class PairAttention:
                 e += mix.columns(key @ self.query_embed[head].T)
             if self.product_term and self.key_embed is not None and self.query_embed is not None:
                 e += mix.product(self.query_embed[head] @ self.key_embed[head].T)
-        return e.mul_(self.scale), distance, mix
+        e = e.mul_(self.scale)
+        added = self._distance_terms(head, index, distance, columns)
+        return e if added is None else e.add_(added), distance, mix
 
     def blocks(self, head: int, index: Tensor) -> Iterator[Rows]:
         """The rows `index` in blocks of bounded size."""
@@ -171,7 +208,7 @@ class PairAttention:
                     self.query.detach(), self.key.detach(), ones, self.coords, theta=self.theta, beta=self.beta,
                     key_embed=self.key_embed, query_embed=self.query_embed, phi=self.phi, scale=self.scale,
                     distance_scale=self.distance_scale, product_term=self.product_term, self_pair=self.self_pair,
-                    section=self.section,
+                    section=self.section, radius=self.radius, **self.bias,
                 )  # fmt: skip
                 assert isinstance(output, Tensor)
                 (total,) = torch.autograd.grad(output.sum(), ones)

@@ -16,8 +16,10 @@ from dasmil.models.mil_gnn import MILGNN, MILGNNDS
 from dasmil.models.pooling import MaxPool, MeanPool
 from dasmil.models.presets import PRESETS
 from dasmil.models.sa import SA
+from dasmil.models.sa_distance import SAAlibi, SARope
 from dasmil.models.sa_position import SAAxial, SAFourier
 from dasmil.models.set_transformer import ISetTransformer, SetTransformer
+from dasmil.models.slide_transformer import SlideTransformer
 from dasmil.models.storage import read_model
 from dasmil.models.transmil import TransMIL
 
@@ -38,6 +40,9 @@ MODELS: dict[str, type[MILModel]] = {
     "disc-rel-sa": DiscRelSA,
     "transmil": TransMIL,
     "das-mil": DASMIL,
+    "sa-alibi": SAAlibi,
+    "sa-rope": SARope,
+    "slide-transformer": SlideTransformer,
 }
 
 MOST_PARAMETERS = 500_000_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 from dasmil.models.base import CommonOptions, MILModel
-from dasmil.models.options import Count, Number, Phi, Pooling, Probability, Size
+from dasmil.models.options import Bias, Count, Length, Number, Phi, Pooling, Probability, Size
 from dasmil.models.sa import SAAggregator
 from dasmil.nn import DistanceAwareAttention
 
@@ -25,7 +25,8 @@ class DASMIL(MILModel):
     embeddings: which of b^K, b^Q, b^V are used; product_term: adds b^Q.b^K to e_ij; train_embeddings, train_phi: False
     keeps them as drawn or set; phi: "sigmoid", "identity" (the ablation: with theta_init 0, beta_init 1, train_phi
     False), "exponential", "gaussian"; theta_init, beta_init: in units of distance_scale, one number or one for each
-    head; self_pair: False gives the pair (i, i) no embedding, as the published program did.
+    head; self_pair: False gives the pair (i, i) no embedding, as the published program did. bias, bias_init,
+    train_bias, radius: as in sa, beside the embeddings.
     Heads are joined; layers follow one another, each with its own theta and beta.
     Departs from the paper: the preset "mnist-collage" has self_pair False, because its table was made so.
     """
@@ -55,6 +56,10 @@ class DASMIL(MILModel):
         beta_init: Number | Sequence[Number] = 10.0,
         self_pair: bool = True,
         dropout: Probability = 0.1,
+        bias: Bias | None = None,
+        bias_init: Number | Sequence[Number] = 1.0,
+        train_bias: bool = True,
+        radius: Length | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)
@@ -65,6 +70,7 @@ class DASMIL(MILModel):
                 size_in, size_out, hidden=hidden, heads=heads, embeddings=embeddings, product_term=product_term,
                 train_embeddings=train_embeddings, train_phi=train_phi, phi=phi, theta_init=theta_init,
                 beta_init=beta_init, self_pair=self_pair, dropout=dropout, distance_scale=self.distance_scale,
+                bias=bias, bias_init=bias_init, train_bias=train_bias, radius=radius,
             )
             for size_in, size_out in itertools.pairwise(sizes)
         ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from dasmil.errors import InputError, nearest, shown
 from dasmil.nn.pooling import POOLINGS
-from dasmil.ops.das_attention import PHI
+from dasmil.ops.das_attention import BIASES, PHI
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ Length = Annotated[float, Range(1e-12, 1e12)]
 """A length in the unit of the coordinates."""
 Number = Annotated[float, Range(-1e9, 1e9)]
 
+Bias = Annotated[str, Choices(BIASES)]
 Pooling = Annotated[str, Choices(POOLINGS)]
 Phi = Annotated[str, Choices(tuple(PHI))]
 

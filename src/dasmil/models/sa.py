@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
-from dasmil.models.options import Count, Pooling, Probability, Size
+from dasmil.models.options import Bias, Count, Length, Number, Pooling, Probability, Size
 from dasmil.nn import DistanceAwareAttention, check_pooling, pool
 
 
@@ -30,6 +31,10 @@ class SA(MILModel):
 
     Implements eqs. (self_att), (self_att_compatibility) and (method:z_prime). hidden: size of queries and keys;
     out_features: size of the output (None: that of the input). Memory grows with n, not n^2.
+    bias: a term of the logits that depends on the distance alone (None: no distance): "linear" -s delta, "gaussian"
+    -delta^2 / (2 s^2), "cauchy" -log(1 + (delta / s)^2), "bins" 16 learned steps up to distance_scale; bias_init: s in
+    units of distance_scale, one number or one for each head; train_bias: False keeps it. radius, in the unit of the
+    coordinates: instances farther apart do not see each other, and the cost grows with the neighbours.
     """
 
     name = "sa"
@@ -47,10 +52,20 @@ class SA(MILModel):
         heads: Count = 1,
         pooling: Pooling = "max",
         dropout: Probability = 0.1,
+        bias: Bias | None = None,
+        bias_init: Number | Sequence[Number] = 1.0,
+        train_bias: bool = True,
+        radius: Length | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)
         out = self.encoded if out_features is None else out_features
-        layer = DistanceAwareAttention(self.encoded, out, hidden=hidden, heads=heads, embeddings="", dropout=dropout)
+        layer = DistanceAwareAttention(
+            self.encoded, out, hidden=hidden, heads=heads, embeddings="", dropout=dropout, bias=bias,
+            bias_init=bias_init, train_bias=train_bias, radius=radius, distance_scale=self.distance_scale,
+        )  # fmt: skip
         self.aggregator = SAAggregator([layer], pooling)
+        if bias is not None or radius is not None:
+            # of this model, though not of its class
+            self.position = "relative"  # pyright: ignore[reportAttributeAccessIssue]
         self.classifier = self.make_classifier(out)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dasmil.errors import InputError, unknown_name
 from dasmil.nn.linear import Linear, per_run
-from dasmil.ops.das_attention import PHI, das_attention
+from dasmil.ops import rotate
+from dasmil.ops.das_attention import BIASES, PHI, das_attention
 
 # How wide, in units of 1 / |beta|, the change of phi is: from 10 % to 90 %, or the full width at half maximum.
 WIDTH = {
@@ -19,6 +21,10 @@ WIDTH = {
     "exponential": 2 * math.log(2),
     "gaussian": math.sqrt(8 * math.log(2)),
 }
+
+
+BIAS_BINS = 16
+"""Intervals of the distance, from 0 to distance_scale, of a bias by table."""
 
 
 class AttentionHeads(nn.Module):
@@ -69,6 +75,10 @@ class DistanceAwareAttention(AttentionHeads):
     Implements eqs. (das:output), (das:compatibility:impl) and (bijK), (bijQV): u and v of each embedding are row 0 and
     row 1 of key_embed, query_embed [heads, 2, hidden] and value_embed [heads, 2, out / heads]; theta, beta [heads].
     ``embeddings`` names those in use; with "" this is plain self-attention, eqs. (self_att), (self_att_compatibility).
+    bias: a term of the logits that depends on the distance alone, one of dasmil.ops' kinds; bias_init: its slope or
+    length in units of distance_scale (a length is learned by its logarithm), for "bins" the height of all bins, of
+    which there are BIAS_BINS up to distance_scale. radius: in the unit of the coordinates, see das_attention.
+    wavelengths: the shortest and the longest of rotary positions, in the unit of the coordinates.
     What is not trained is kept as a buffer, so it is saved and not counted as trainable.
     """
 
@@ -89,6 +99,11 @@ class DistanceAwareAttention(AttentionHeads):
         self_pair: bool = True,
         dropout: float = 0.1,
         distance_scale: float = 1.0,
+        bias: str | None = None,
+        bias_init: float | Sequence[float] = 1.0,
+        train_bias: bool = True,
+        radius: float | None = None,
+        wavelengths: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(in_features, out_features, hidden, heads, dropout)
         if phi not in PHI:
@@ -107,9 +122,58 @@ class DistanceAwareAttention(AttentionHeads):
         self.beta: Tensor | None
         register(self, "theta", per_head("theta_init", theta_init, heads) if embeddings else None, trainable=train_phi)
         register(self, "beta", per_head("beta_init", beta_init, heads) if embeddings else None, trainable=train_phi)
+        self.bias, self.radius, self.wavelengths = bias, radius, wavelengths
+        if wavelengths is not None and hidden % 4:
+            raise InputError(
+                f"hidden is {hidden}, but rotary positions in the plane turn numbers in fours: use a multiple of 4"
+            )
+        self._make_bias(bias_init, train_bias)
+
+    def _make_bias(self, init: float | Sequence[float], trainable: bool) -> None:
+        self.bias_scale: Tensor
+        self.bias_log_length: Tensor
+        self.bias_table: Tensor
+        if self.bias is None:
+            return
+        if self.bias not in BIASES:
+            raise unknown_name("bias", self.bias, BIASES)
+        start = per_head("bias_init", init, self.heads)
+        if self.bias == "linear":
+            register(self, "bias_scale", start, trainable=trainable)
+        elif self.bias == "bins":
+            register(self, "bias_table", start[:, None].repeat(1, BIAS_BINS), trainable=trainable)
+        else:
+            if min(init if isinstance(init, Sequence) else [init]) <= 0:
+                raise InputError(f"bias_init is {init}, but bias {self.bias!r} has lengths: use numbers above 0")
+            register(self, "bias_log_length", start.log(), trainable=trainable)
+
+    def bias_terms(self, batch: torch.Size | None = None) -> dict[str, Any]:
+        """The arguments bias, bias_scale, bias_table and bias_edges of das_attention."""
+        batch = torch.Size() if batch is None else batch
+        if self.bias is None:
+            return {}
+        if self.bias == "bins":
+            table = per_run(self.bias_table, 2, batch)
+            return {"bias": "bins", "bias_table": table, "bias_edges": torch.arange(1, BIAS_BINS).to(table) / BIAS_BINS}
+        scale = self.bias_scale if self.bias == "linear" else self.bias_log_length.exp()
+        return {"bias": self.bias, "bias_scale": per_run(scale, 1, batch)}
+
+    @property
+    def relative_radius(self) -> float | None:
+        """The radius in units of distance_scale, as das_attention takes it."""
+        return None if self.radius is None else self.radius / self.distance_scale
+
+    def turned(self, query: Tensor, key: Tensor, coords: Tensor, section: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Queries and keys with their rotary positions, if there are any."""
+        if self.wavelengths is None:
+            return query, key
+        shortest, longest = self.wavelengths
+        turned = [rotate(x, coords, shortest=shortest, longest=longest, section=section) for x in (query, key)]
+        return turned[0], turned[1]
 
     def forward(self, x: Tensor, coords: Tensor, mask: Tensor | None = None, section: Tensor | None = None) -> Tensor:
         query, key, value = self.project(x)
+        query, key = self.turned(query, key, coords, section)
         batch = x.shape[:-2]
 
         def mine(name: str, own_ndim: int) -> Tensor | None:
@@ -120,10 +184,22 @@ class DistanceAwareAttention(AttentionHeads):
             query, key, value, coords, theta=mine("theta", 1), beta=mine("beta", 1), key_embed=mine("key_embed", 3),
             query_embed=mine("query_embed", 3), value_embed=mine("value_embed", 3), phi=self.phi, scale=self.scale,
             distance_scale=self.distance_scale, product_term=self.product_term, self_pair=self.self_pair,
-            mask=mask, section=section, dropout_p=self.dropout_now,
+            mask=mask, section=section, dropout_p=self.dropout_now, radius=self.relative_radius,
+            **self.bias_terms(batch),
         )  # fmt: skip
         assert isinstance(z, Tensor)
         return join(z)
+
+    def learned_biases(self) -> list[dict[str, Any]]:
+        """Per head: the kind of bias and its slope (per unit of the coordinates), length (in that unit) or table."""
+        if self.bias is None:
+            return []
+        if self.bias == "bins":
+            return [{"head": h, "bias": "bins", "table": row.tolist()} for h, row in enumerate(self.bias_table)]
+        scale = self.bias_terms()["bias_scale"].tolist()
+        if self.bias == "linear":
+            return [{"head": h, "bias": "linear", "slope": s / self.distance_scale} for h, s in enumerate(scale)]
+        return [{"head": h, "bias": self.bias, "length": s * self.distance_scale} for h, s in enumerate(scale)]
 
     def learned_distances(self) -> list[dict[str, float]]:
         """Per head: theta and beta, and what they mean as a length: where phi changes, and over which width."""

@@ -16,12 +16,17 @@ def alibi_slopes(heads: int) -> Tensor:
 
     For a number of heads that is no power of two: those of the power below, and every other of the power above.
     """
+    return torch.tensor(published_slopes(heads))
+
+
+def published_slopes(heads: int) -> list[float]:
+    """The same as numbers."""
     if not isinstance(heads, int) or heads < 1:
         raise InputError(f"heads is {heads!r}, expected a whole number of 1 or more")
     below = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / below) for i in range(below)]
     slopes += [2 ** (-4 * (i + 1) / below) for i in range(0, 2 * below, 2)][: heads - below]
-    return torch.tensor(slopes)
+    return slopes
 
 
 def alibi_attention(
