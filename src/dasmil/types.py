@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NewType, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from dasmil.errors import DataError, shown
 
 Unit = Literal["um", "px"]
 """What a coordinate counts: micrometres, or pixels of the picture at full resolution (level 0)."""
-
-Micrometers = NewType("Micrometers", float)
-Level0Pixels = NewType("Level0Pixels", float)
 
 ArrayLike = Tensor | np.ndarray
 

@@ -188,3 +188,16 @@ def test_messages_do_not_repeat_a_whole_table(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_labels(path)
     assert len(str(caught.value)) < len(str(path)) + 300
+
+
+def test_a_slide_has_one_name_whatever_its_file_is_called() -> None:
+    """The bag that `extract` makes of a slide finds the label of a table that names the file."""
+    from dasmil.wsi.pipeline import slide_name as bag_name
+    from dasmil.wsi.reader import SUFFIXES
+
+    files = [*(f"a{suffix}" for suffix in SUFFIXES), "a.ome.tif", "a.OME.TIFF", "a.b.jpeg", "a.ome.btf"]
+    for file in files:
+        assert plain_slide(file) == plain_slide(bag_name(Path(file))) == plain_slide(f"{bag_name(Path(file))}.h5")
+    assert {plain_slide(file) for file in files} == {"a", "a.b"}
+    assert plain_slide("a.ome.h5") == "a"
+    assert plain_slide("a.ome") == "a.ome", "no file: a name may end so"

@@ -97,13 +97,14 @@ def test_every_bag_is_listed_with_its_mean_probability(trained: Path, pages: dic
     run = trained / "binary"
     page = Rows(pages["binary"])
     threshold = json.loads((run / "summary.json").read_text())["threshold"]["ensemble"]
+    own = json.loads((run / "summary.json").read_text())["threshold"]["per_seed"]
     listed = {row[0]: row for row in page.rows if len(row) == 7 and row[1] in ("train", "val", "test")}
     assert len(listed) == 48
     for split in ("train", "val", "test"):
         for bag_id, rows in predictions(run, split).items():
             values = np.array([float(row["probability"]) for row in rows])
             label = int(rows[0]["label"])
-            right = sum(int(row["prediction"]) == label for row in rows)
+            right = sum(int(p >= t) == label for p, t in zip(values, own, strict=True))
             guess = int(values.mean() >= threshold)
             names = ("negative", "positive")
             expected = [bag_id, split, names[label], names[guess], f"{values.mean():.3f}", f"{values.std(ddof=1):.3f}"]
@@ -235,6 +236,17 @@ def test_the_label_of_a_cross_validation_roc_is_the_area_of_its_curve(trained: P
     found = roc_picture(run, "test")
     assert found is not None
     assert found.caption == "test, 24 bags. Mean of the folds' curves, each of its own bags."
+
+
+def test_seeds_are_judged_by_the_thresholds_that_they_chose_as_the_prediction_is(binary: Path):
+    summary = json.loads((binary / "summary.json").read_text())
+    summary["threshold"] |= {"per_seed": [1.0, 1.0], "ensemble": 1.0}  # above all probabilities: all are negative
+    (binary / "summary.json").write_text(json.dumps(summary))
+    rows = [row for row in Rows(write_report(binary).read_text()).rows if len(row) == 7 and row[1] == "test"]
+    assert len(rows) == 16
+    assert {(row[2], row[3], row[6]) for row in rows} == {
+        ("negative", "negative", "2/2"), ("positive", "negative", "0/2"),
+    }  # fmt: skip
 
 
 def test_seeds_that_did_not_fit_are_called_out(binary: Path):

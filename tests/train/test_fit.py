@@ -339,7 +339,7 @@ def test_jitter_moves_digits_but_keeps_range_and_randomness():
         ({"model_options": {"in_features": 9}}, "in_features is 9, but the bags have 4"),
         ({"model_options": {"unit": "px"}}, "unit is 'px', but the bags' coordinates are in 'um'"),
         ({"device": "cuda"}, "'cuda' is not available"),
-        ({"resume": True, "tensorboard": True}, "need a run directory"),
+        ({"tensorboard": True}, "need a run directory"),
     ],
 )
 def test_wrong_arguments_are_one_clear_message(arguments, message):
@@ -372,3 +372,17 @@ def test_unknown_model_and_sets_that_do_not_go_together(tmp_path):
             dasmil.fit("mean-pool", train, val, epochs=1, tests={"test": test}, out=tmp_path / name)
     with pytest.raises(DasmilError, match="no positive bag"):
         dasmil.fit("das-mil", [b for b in toy_bags(8) if b.label == 0], epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"tests": {"t": toy_bags(4, prefix="t")}}, "tests="),
+        ({"tests": dict}, "tests="),
+        ({"data": {"name": "toy"}}, "data="),
+        ({"resume": True, "data": {}}, "data=, resume="),
+    ],
+)
+def test_what_only_a_run_directory_can_use_is_refused_without_one(given, named):
+    with pytest.raises(InputError, match=f"^{named} came without out="):
+        dasmil.fit("mean-pool", toy_bags(4), epochs=1, **given)

@@ -17,8 +17,8 @@ PATIENT = ("patient", "patient_id", "case_id", "case", "subject", "patientid")
 SPLIT = ("split", "set", "subset", "partition")
 
 SLIDE_SUFFIXES = (
-    ".h5", ".hdf5", ".pt", ".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".bif", ".czi", ".vms", ".svslide",
-    ".dcm", ".qptiff", ".jpg", ".png",
+    ".h5", ".hdf5", ".pt", ".svs", ".tif", ".tiff", ".btf", ".tf8", ".ndpi", ".mrxs", ".scn", ".bif", ".czi", ".vms",
+    ".vmu", ".svslide", ".dcm", ".qptiff", ".jpg", ".jpeg", ".png",
 )  # fmt: skip
 
 SPLIT_NAMES = {
@@ -47,9 +47,11 @@ def plain_slide(name: str) -> str:
     Composed Unicode (NFC), because macOS decomposes the names of files and tables do not.
     """
     name = composed(name.strip().replace("\\", "/").rstrip("/").rpartition("/")[2])
-    if not name.lower().endswith(SLIDE_SUFFIXES):
-        return name
-    return next(name[: -len(suffix)] for suffix in SLIDE_SUFFIXES if name.lower().endswith(suffix))
+    for suffix in SLIDE_SUFFIXES:
+        if name.lower().endswith(suffix):
+            stem = name[: -len(suffix)]
+            return stem[: -len(".ome")] if stem.lower().endswith(".ome") else stem
+    return name
 
 
 def read_labels(

@@ -114,7 +114,7 @@ def bags_section(run: Run, extra: str = "") -> Section:
         splits.append(split)
         total += len(found.labels)
         spread = np.std([p.probabilities for p in parts], axis=0, ddof=1) if len(parts) > 1 else found.probabilities
-        right = np.sum([p.predictions == p.labels for p in parts], axis=0)
+        right = np.sum([p.predictions == p.labels for p in run.decided(split)], axis=0)
         for i, bag_id in enumerate(found.bag_ids[: max(0, MAX_BAG_ROWS - len(rows))]):
             label, guess = int(found.labels[i]), int(found.predictions[i])
             at = i if binary else (i, guess)

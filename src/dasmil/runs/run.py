@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,6 +218,16 @@ class Run:
         if self.seeds:
             return [seed.predictions(split) for seed in self.seeds.values() if split in seed.scored]
         return [Predictions.joined(parts) for parts in zip(*(fold.per_seed(split) for fold in self.folds))]
+
+    def decided(self, split: str) -> list[Predictions]:
+        """As `per_seed`, but with the class at the threshold that each seed chose on its validation bags."""
+        if not self.seeds:
+            return [Predictions.joined(parts) for parts in zip(*(fold.decided(split) for fold in self.folds))]
+        found = []
+        for part, threshold in zip(self.per_seed(split), self.thresholds or [0.5] * len(self.seeds), strict=True):
+            classes = part.probabilities >= threshold if part.probabilities.ndim == 1 else part.predictions
+            found.append(replace(part, predictions=np.asarray(classes, dtype=np.int64)))
+        return found
 
     def ensemble(self, split: str) -> Predictions | None:
         """The mean probability of the seeds, and the class at the chosen threshold; each fold has its own."""

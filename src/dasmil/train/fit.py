@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,15 +75,23 @@ def fit(
 
     Example: ``runs = dasmil.fit("das-mil", train, val, seeds=5, preset="mnist-collage", out="runs/collage")``
 
+    train_bags, val_bags: labelled; validation bags choose thresholds, and with selection="best-val" the epoch.
     seeds: a number (5 = 0, 1, 2, 3, 4) or a list; runs: instead of seeds, RunSpecs that differ in seed, learning rate
-    or weight decay (only without ``out``). settings: any field of TrainingConfig (epochs, lr, ...). out: a folder for
-    the run directory, resume: go on with the run that is there. tests: further labelled sets, by name, that are scored
-    once after training has ended (or a function that then gives them); nothing is ever chosen by them. data: what to
-    note about the origin of the bags.
+    or weight decay (only without ``out``). preset, model_options: sizes of the model as in the paper, and options on
+    top of them. settings: any field of TrainingConfig (epochs, lr, ...). on_epoch: called after every epoch; note:
+    takes sentences about what was decided on the way.
+
+    out: a folder for the run directory. Only with it: resume, to go on with the run that is there; tests, further
+    labelled sets by name that are scored once after training has ended (or a function that then gives them), by which
+    nothing is ever chosen; data, what to note about the origin of the bags.
     """
     config = training_config(settings)
     if runs is not None and out is not None:
         raise InputError("runs with their own learning rates are not written to a run directory: leave out= away")
+    if out is None:
+        given = {"tests": tests is not None, "data": data is not None, "resume": resume}
+        if useless := ", ".join(f"{name}=" for name, there in given.items() if there):
+            raise InputError(f"{useless} came without out=, the run directory that it is for: give both")
     device = choose_device(config.device)
     train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training")
     shape = train.facts.feature_shape
@@ -238,4 +245,4 @@ def _listeners(
         if on_epoch:
             on_epoch(progress)
 
-    return functools.partial(both)
+    return both
