@@ -77,3 +77,11 @@ def score(name: str) -> Score:
     if name not in SCORES:
         raise unknown_name("score", name, SCORES)
     return SCORES[name]
+
+
+def speaker_text(title: str, used: str | None) -> str:
+    """Who speaks, and what the bag was to it; used: the name of its set, None where nobody knows."""
+    if used is None:
+        return title
+    words = "it was trained on this bag" if used == "train" else f"this bag was in its {used} set"
+    return f"{title}; {words}" if title else words[0].upper() + words[1:]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -121,9 +122,13 @@ def _logits(models: Sequence[MILModel], bags: Sequence[Bag], change: Change | No
     return torch.stack(columns, 1).numpy()
 
 
-def space_test(
-    models: Sequence[MILModel],
-    bags: Sequence[Bag],
+def space_test(models: Sequence[MILModel], bags: Sequence[Bag], **options: Any) -> SpaceTest:
+    """Score labelled bags with their coordinates changed; models are seeds of one kind, their AUROCs are averaged."""
+    return space_test_folds([(models, bags)], **options)
+
+
+def space_test_folds(
+    parts: Sequence[tuple[Sequence[MILModel], Sequence[Bag]]],
     *,
     changes: Sequence[str] = tuple(CHANGES),
     resamples: int = 2000,
@@ -131,37 +136,45 @@ def space_test(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> SpaceTest:
-    """Score labelled bags with their coordinates changed; models are seeds of one kind, their AUROCs are averaged.
+    """The space test where every fold scores the bags that it held out: the mean of the folds' and seeds' AUROCs.
 
+    Folds whose bags are all of one class have no AUROC and are left out.
     The interval comes from one bootstrap over patients (a bag without one is its own) that both sides of a difference
-    share; `shuffle` is the mean over `repeats` deals.
+    share, fold by fold; `shuffle` is the mean over `repeats` deals.
     """
     unknown = [name for name in changes if name not in CHANGES]
     if unknown:
         raise InputError(f"unknown change {unknown[0]!r} of coordinates, known: {', '.join(CHANGES)}")
-    known = [(bag.bag_id, bag.label, bag.patient_id or bag.bag_id) for bag in bags]
-    missing = [bag_id for bag_id, label, _ in known if label is None]
+    known = [[(bag.bag_id, bag.label, bag.patient_id or bag.bag_id) for bag in bags] for _, bags in parts]
+    every = [row for rows in known for row in rows]
+    missing = [bag_id for bag_id, label, _ in every if label is None]
     if missing:
         raise DataError(
-            f"{len(missing)} of {len(bags)} bags have no label, the first is {missing[0]!r}: "
+            f"{len(missing)} of {len(every)} bags have no label, the first is {missing[0]!r}: "
             "the space test needs labels"
         )
-    labels = np.array([label for _, label, _ in known])
-    patients = [patient for _, _, patient in known]
-    if len(np.unique(labels)) < 2:
-        raise DataError(
-            f"all {len(bags)} bags have the label {labels[0] if len(labels) else '-'}: an AUROC needs two classes"
-        )
-    one_stratum = np.zeros(len(bags), dtype=np.int64)
-    weights = np.concatenate(list(resampled(one_stratum, patients, resamples, seed)))
+    used = [k for k, rows in enumerate(known) if len({label for _, label, _ in rows}) > 1]
+    if not used:
+        first = every[0][1] if every else "-"
+        where = "in every fold" if len(parts) > 1 else f"{first}"
+        raise DataError(f"all {len(every)} bags have the label {where}: an AUROC needs two classes")
+    kept = [parts[k] for k in used]
+    labels = [np.array([label for _, label, _ in known[k]]) for k in used]
+    patients = [patient for k in used for _, _, patient in known[k]]
+    fold = np.repeat(np.arange(len(used)), [len(known[k]) for k in used])
+    weights = np.concatenate(list(resampled(fold, patients, resamples, seed)))
 
     def evaluate(change: Change | None, n_repeats: int) -> tuple[float, np.ndarray]:
         points, draws = [], []
-        for repeat in range(n_repeats):
-            for scores in _logits(models, bags, change, seed + repeat):
-                points.append(_macro_auroc(scores, labels, None)[0])
-                draws.append(_macro_auroc(scores, labels, weights))
-        return float(np.mean(points)), np.mean(draws, axis=0)
+        for number, (models, bags) in enumerate(kept):
+            mine = weights[:, fold == number]
+            for repeat in range(n_repeats):
+                for scores in _logits(models, bags, change, seed + repeat):
+                    points.append(_macro_auroc(scores, labels[number], None)[0])
+                    draws.append(_macro_auroc(scores, labels[number], mine))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a draw of one class in every fold has no AUROC
+            return float(np.mean(points)), np.nanmean(draws, axis=0)
 
     if progress:
         progress("as it is")
@@ -174,4 +187,5 @@ def space_test(
         low, high = interval(draws - base_draws)
         rows.append(SpaceResult(name, value, value - base, low, high))
     low, high = interval(base_draws)
-    return SpaceTest(len(bags), len(set(patients)), len(models), base, low, high, tuple(rows))
+    n_models = sum(len(models) for models, _ in kept)
+    return SpaceTest(len(patients), len(set(patients)), n_models, base, low, high, tuple(rows))

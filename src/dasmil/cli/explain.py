@@ -11,7 +11,7 @@ from dasmil.cli.cohort_arguments import BagArguments
 
 if TYPE_CHECKING:
     from dasmil.attribution.ground import Ground
-    from dasmil.models.base import MILModel
+    from dasmil.runs import Speaker
     from dasmil.types import Bag
 
 app = App(name="explain", help="Say which instances, at which distances, decided.")
@@ -75,7 +75,7 @@ def explain(
     output
         Folder for the files (default for one bag: explanation-BAG); other questions write files only when it is given.
     seed
-        Which seed's model (default: the first).
+        Which seed's model (default: the first). Of a cross-validation it is that of the fold that held the bag out.
     score
         Score on the map: contribution, pairs, support, distance, taken, attention or winner-attention.
     method
@@ -90,7 +90,7 @@ def explain(
         The learned distance over all seeds of the run, as table and plot.
     space_test
         Shuffle, scale, rotate and mirror the coordinates of labelled bags and compare AUROC; on a cohort of your own
-        this opens its locked test set, which is counted.
+        this opens its locked test set, which is counted; each fold of a cross-validation scores what it held out.
     key_instances
         AUROC of the instance scores against known key instances; runs that --output already holds are not done again.
         Your own cohort needs files with a dataset key_instances; its locked test set is opened and counted.
@@ -126,11 +126,13 @@ def explain(
         from dasmil.cli.explain_keys import keys
 
         return keys(run, source, gradient_bags, output, json)
-    model = ask.model_of(first, seed)
     if bag is not None:
-        chosen = ask.find_bag(first, seed, bag, cohort, mnist_dir)
+        chosen, speaker = ask.find_bag(first, seed, bag, cohort, mnist_dir)
     elif index is not None:
+        from dasmil.runs import speaker_for, speakers
+
         chosen = ask.built_in(first, data, protocol, split or "test", index, mnist_dir)
+        speaker = speaker_for(speakers(first, seed), chosen.bag_id)
     else:
         raise InputError(
             "which bag? give --bag FILE or NAME, or --index NUMBER (with --data and --split) of a built-in data set"
@@ -138,11 +140,10 @@ def explain(
     folder = output if output is not None else Path(f"explanation-{chosen.bag_id.replace('/', '-')}")
     return _one_bag(
         first,
-        model,
+        speaker,
         chosen,
         ask.ground_of(chosen, slide),
         folder,
-        seed=seed,
         score=score,
         method=method,
         target=target,
@@ -154,12 +155,11 @@ def explain(
 
 def _one_bag(
     run: Path,
-    model: MILModel,
+    speaker: Speaker,
     bag: Bag,
     ground: Ground | None,
     folder: Path,
     *,
-    seed: int | None,
     score: str,
     method: str,
     target: int | None,
@@ -173,22 +173,31 @@ def _one_bag(
     from dasmil.attribution.export import summary
     from dasmil.cli.explain_display import show_explanation
     from dasmil.errors import unknown_name
+    from dasmil.models import read_model
     from dasmil.report.explanation.bundle import write_bundle
-    from dasmil.runs import find_model, origin_of
 
+    model = read_model(speaker.model_file)
+    origin = speaker.describe(bag.bag_id) if speaker.seed is not None else ""
     wanted = True if score == "attention" else attention
     explanation = account(model, bag, method=method, target=target, top=top, attention=wanted)
     if score not in explanation.scores:
         raise unknown_name("score", score, explanation.scores)
     _make(folder)
-    classes = [str(name) for name in origin_of(find_model(run, seed)).get("classes") or ()]
+    classes = [str(name) for name in speaker.origin.get("classes") or ()]
     joined = {"slides": bag.metadata["slides"]} if "slides" in bag.metadata else {}  # sections are in this order
     extra = {"run": run.name, **joined}
-    files = write_bundle(folder, model, bag, explanation, score=score, ground=ground, classes=classes, extra=extra)
+    files = write_bundle(
+        folder, model, bag, explanation, score=score, ground=ground, classes=classes, origin=origin, extra=extra
+    )
     if json:
-        print(json_module.dumps(summary(explanation) | {"files": [str(file) for file in files]}, indent=2))
+        whose = {
+            "fold": speaker.fold,
+            "seed": None if speaker.seed is None else speaker.seed.number,
+            "set": speaker.sets.get(bag.bag_id),
+        }
+        print(json_module.dumps(summary(explanation) | whose | {"files": [str(file) for file in files]}, indent=2))
         return 0
-    show_explanation(bag, model.name, explanation, classes, files)
+    show_explanation(bag, model.name, explanation, classes, files, origin)
     return 0
 
 

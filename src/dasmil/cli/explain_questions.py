@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dasmil.attribution.ground import Ground
     from dasmil.cli.cohort_arguments import BagArguments
     from dasmil.models.base import MILModel
-    from dasmil.runs import Origin
+    from dasmil.runs import Origin, Speaker
     from dasmil.types import Bag
 
 
@@ -27,28 +27,35 @@ def models_of(run: Path) -> list[MILModel]:
     return [read_model(file) for file in model_files(run) or [find_model(run)]]
 
 
-def model_of(run: Path, seed: int | None) -> MILModel:
-    """The model to explain: the first seed, or the one asked for."""
-    from dasmil.models import read_model
-    from dasmil.runs import find_model
-
-    return read_model(find_model(run, seed))
-
-
 def run_data(run: Path) -> Origin:
-    """What a run notes about the origin of its data; empty for a model file."""
-    from dasmil.runs import is_begun, read_config
+    """What a run notes about the origin of its data (of a cross-validation: its first fold); empty for a model file."""
+    from dasmil.runs import speakers
 
-    return read_config(run)["data"] if is_begun(run) else {}
+    return speakers(run)[0].origin if run.is_dir() else {}
 
 
-def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
-    """A bag by its file, or by its name: among --bags if they are given, else among those that the run has scored."""
+def find_bag(
+    run: Path, seed: int | None, name: str, given: BagArguments, mnist_dir: Path | None
+) -> tuple[Bag, Speaker]:
+    """A bag and the model that explains it: of a cross-validation the one of the fold that held the bag out.
+
+    The bag by its file, or by its name: among --bags if they are given, else among those that the run has scored.
+    """
+    from dasmil.runs import speaker_for, speakers
+
+    found = speakers(run, seed)
+    bag = _read_bag(found, name, given, mnist_dir)
+    # A file may call its bag otherwise than the run does, which goes by the file's name.
+    known = bag.bag_id if any(bag.bag_id in one.sets for one in found) else Path(name).stem
+    return bag, speaker_for(found, known)
+
+
+def _read_bag(found: list[Speaker], name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
     from dasmil.cli.training_display import say
-    from dasmil.runs import find_model, origin_of
+    from dasmil.runs import origin_of, speaker_for
 
     path = Path(name)
-    file = find_model(run, seed)
+    file = found[0].model_file
     if given.bags is not None:
         from dasmil.study.reading import read_alike
 
@@ -57,7 +64,7 @@ def find_bag(run: Path, seed: int | None, name: str, given: BagArguments, mnist_
             raise InputError(f"{given.bags} has no bag {name!r}.{nearest(name, cohort.bag_ids, 3)}")
         return cohort[cohort.bag_ids.index(name)]
     if not path.is_file():
-        return _scored_bag(file, name, mnist_dir)
+        return _scored_bag(speaker_for(found, name), found, name, mnist_dir)
     if is_table(path):
         raise InputError(f"{path} is a table of many bags: name one of them, --bag NAME --bags {path}")
     return read_one(path, _with_scale_of(origin_of(file), path, given))
@@ -74,21 +81,19 @@ def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagArguments) -> 
     return replace(given, **{name: getattr(noted, name) for name in names})
 
 
-def _scored_bag(model_file: Path, name: str, mnist_dir: Path | None) -> Bag:
-    """A bag that this model has scored."""
-    from dasmil.runs import origin_of, seed_of
+def _scored_bag(speaker: Speaker, found: list[Speaker], name: str, mnist_dir: Path | None) -> Bag:
+    """A bag that one of these models has scored."""
     from dasmil.study.reading import run_loader
 
-    seed = seed_of(model_file)
-    if seed is None:
+    if speaker.seed is None:
         raise InputError(f"{name} does not exist: expected the feature file of a bag, as dasmil extract writes it")
-    splits = {bag_id: split for split, found in seed.scored.items() for bag_id in found.bag_ids}
-    if name not in splits:
+    if name not in speaker.sets:
+        known = {bag_id for one in found for bag_id in one.sets}
         raise InputError(
-            f"{name} does not exist: it is no file and no bag in {seed.predictions_file} "
-            f"(where those of a locked test set stand after dasmil evaluate).{nearest(name, splits, 3)}"
+            f"{name} does not exist: it is no file and no bag in {speaker.seed.predictions_file} "
+            f"(where those of a locked test set stand after dasmil evaluate).{nearest(name, known, 3)}"
         )
-    return run_loader(origin_of(model_file), mnist_dir)(splits[name], name)
+    return run_loader(speaker.origin, mnist_dir)(speaker.sets[name], name)
 
 
 def read_one(path: Path, given: BagArguments) -> Bag:
@@ -143,6 +148,28 @@ class Labelled:
     limit: int | None
     mnist_dir: Path | None
 
+    def parts(self, run: Path) -> list[tuple[list[MILModel], Sequence[Bag]]]:
+        """Models and the bags to score them on: one part, or of a cross-validation each fold with what it held out."""
+        if not self._own_folds(run):
+            return [(models_of(run), self.load(run))]
+        from dasmil.runs import Run
+        from dasmil.study.reading import run_loader
+
+        found = []
+        for fold in Run.read(run).folds:
+            first = next(iter(fold.seeds.values()))
+            load, split = run_loader(fold.origin, self.mnist_dir), self.split or "test"
+            ids = first.predictions(split).bag_ids
+            bags = [load(split, bag_id) for bag_id in ids[: self.limit]]
+            found.append((fold.models(), bags))
+        return found
+
+    def _own_folds(self, run: Path) -> bool:
+        """Whether the bags are those that the folds of a cross-validation held out."""
+        from dasmil.runs import speakers
+
+        return self.data is None and self.given.bags is None and speakers(run)[0].fold is not None
+
     def load(self, run: Path) -> Sequence[Bag]:
         from dasmil.cli.training_display import say
         from dasmil.study.data import built_in_split
@@ -178,6 +205,8 @@ class Labelled:
         known = run_data(run)
         if self.given.bags is not None:
             return str(self.given.bags)
+        if self._own_folds(run):
+            return f"each fold on its own {self.split or 'test'} bags, mean of the folds"
         if self.data is None and "cohort" in known:
             return f"the run's own bags, {self.split or 'all kept apart'}"
         protocol, split = self._set(known)
@@ -250,20 +279,22 @@ def distances(run: Path, output: Path | None, json: bool) -> int:
 def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
     """Does space matter?"""
     from dasmil.attribution.export import write_json
-    from dasmil.attribution.space_test import space_test
+    from dasmil.attribution.space_test import space_test_folds
     from dasmil.report.words import bags_text
 
-    models = models_of(run)
-    bags = source.load(run)
+    parts = source.parts(run)
     with status("moving coordinates") as show:
-        result = space_test(models, bags, progress=show)
+        result = space_test_folds(parts, progress=show)
     if output is not None:
         write_json(output / "space-test.json", asdict(result))
     if json:
         print(json_module.dumps(asdict(result), indent=2))
         return 0
     bags_used = bags_text(result.n_bags, result.n_patients)
-    print(f"{bags_used}, {result.n_models} seed{'s' if result.n_models > 1 else ''}: {source.describe(run)}")
+    who = (
+        f"{result.n_models} models" if len(parts) > 1 else f"{result.n_models} seed{'s' if result.n_models > 1 else ''}"
+    )
+    print(f"{bags_used}, {who}: {source.describe(run)}")
     rows = [("as it is", f"{result.auroc:.4f}", f"({result.low:.3f} to {result.high:.3f})", "")]
     rows += [
         (r.change, f"{r.auroc:.4f}", f"{r.difference:+.4f}", f"{r.low:+.4f} to {r.high:+.4f}") for r in result.rows

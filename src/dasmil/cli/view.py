@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from dasmil.runs import Origin, Seed
     from dasmil.types import Bag
-    from dasmil.viewer.shelf import Entry, Picture, Shelf
+    from dasmil.viewer.shelf import Picture, Shelf
 
 app = App(name="view", help="Look at bags and what decided, in the browser.")
 
@@ -25,6 +24,7 @@ def view(
     model: Path | None = None,
     bags: Path | None = None,
     slides: Path | None = None,
+    compare: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     seed: int | None = None,
     split: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     mpp: str | None = None,
@@ -43,12 +43,14 @@ def view(
 
         dasmil view runs/mine --slides slides/
 
+        dasmil view runs/mine --compare runs/other
+
         dasmil view --model runs/mine/seed-0/model.safetensors --bags bags/
 
     Parameters
     ----------
     run: Path
-        Run directory written by dasmil train (or one fold of it).
+        Run directory written by dasmil train; of a cross-validation, each bag by the fold that held it out.
     model: Path
         A model file, instead of a run; needs --bags.
     bags: Path
@@ -56,8 +58,10 @@ def view(
         table of cells, another such table.
     slides: Path
         Folder with the slides; a slide belongs to the bag of the same name. Without it: a plain ground.
+    compare: list[Path]
+        Further runs (or model files) that can be chosen in the page, for example to stand beside the first.
     seed: int
-        Which seed of the run explains; default the first.
+        Which seed of the run explains; default the first. The others can be chosen in the page, or stand beside it.
     split: list[str]
         Which sets of the run to list; default all that it predicted, test sets first. Not with --bags.
     mpp: str
@@ -73,6 +77,7 @@ def view(
     open_browser: bool
         Open the page in the browser, where there is a desktop.
     """
+    from dasmil.cli.view_shelf import folder_shelf, run_shelf
     from dasmil.errors import InputError
 
     scale: dict[str, Any] = {"mpp": mpp, "tile_um": tile_um, "scale_table": scale_table}
@@ -88,12 +93,16 @@ def view(
         raise InputError(f"{slides} is not a folder: --slides takes the folder that holds the slides")
     find_picture = _pictures(slides)
     if run is not None:
-        shelf = _run_shelf(run, bags, seed, split, scale, mnist_dir, find_picture)
+        if bags is None:
+            shelf = run_shelf(run, compare or (), seed, split, mnist_dir, find_picture)
+        else:
+            from dasmil.runs import Run
+
+            shelf = folder_shelf(run, compare or (), seed, bags, scale, find_picture, Run.read(run).origin)
     else:
         assert model is not None
         assert bags is not None
-        classes = _classes_beside(model)
-        shelf = _folder_shelf(model, f"{model.name} on {bags.name}", bags, scale, find_picture, classes)
+        shelf = folder_shelf(model, compare or (), None, bags, scale, find_picture)
     serve(shelf, port, open_browser)
 
 
@@ -143,98 +152,3 @@ def _pictures(slides: Path | None) -> Callable[[Bag], Picture | None]:
         return None if found is None else Picture(*found)
 
     return find
-
-
-def _run_shelf(
-    run: Path,
-    bags: Path | None,
-    seed: int | None,
-    split: Sequence[str] | None,
-    scale: dict[str, Any],
-    mnist_dir: Path | None,
-    find_picture: Callable[[Bag], Picture | None],
-) -> Shelf:
-    from dasmil.errors import InputError
-    from dasmil.runs import Run
-    from dasmil.viewer.shelf import Shelf
-
-    stored = Run.read(run)
-    if stored.folds:
-        raise InputError(f"{run} holds {len(stored.folds)} folds, each with its own model: view {stored.folds[0].path}")
-    seed = min(stored.seeds) if seed is None else seed
-    if seed not in stored.seeds:
-        raise InputError(f"{run} has no seed {seed}; it has {', '.join(map(str, stored.seeds))}")
-    chosen, name = stored.seeds[seed], stored.model
-    if bags is not None:
-        title, classes = f"{name} on {bags.name}", stored.origin.get("classes")
-        return _folder_shelf(chosen.model_file, title, bags, scale, find_picture, classes, stored.origin)
-    entries = _run_entries(chosen, stored.origin, split, mnist_dir, find_picture)
-    classes = stored.origin.get("classes")
-    data = stored.origin.get("name") or Path(stored.origin.get("bags", "own bags")).name
-    return Shelf(
-        f"{name} on {data}", f"{run.name}, seed {seed}", chosen.model(), entries,
-        tuple(map(str, classes)) if classes else None,
-    )  # fmt: skip
-
-
-def _run_entries(
-    seed: Seed,
-    data: Origin,
-    split: Sequence[str] | None,
-    mnist_dir: Path | None,
-    find_picture: Callable[[Bag], Picture | None],
-) -> list[Entry]:
-    from dasmil.errors import unknown_name
-    from dasmil.study.reading import run_loader
-    from dasmil.viewer.shelf import Entry
-
-    known = sorted(seed.scored, key=lambda s: (not s.startswith("test"), s))
-    for name in split or ():
-        if name not in known:
-            raise unknown_name("split", name, known)
-    load = run_loader(data, mnist_dir)
-    return [
-        Entry(
-            bag_id=bag_id,
-            load=lambda name=name, bag_id=bag_id: load(name, bag_id),
-            picture=find_picture,
-            label=int(found.labels[i]) if found.labels[i] >= 0 else None,
-            prediction=int(found.predictions[i]),
-            probability=float(found.probabilities[i].max() if found.probabilities.ndim > 1 else found.probabilities[i]),
-            split=name,
-            patient=found.patient_ids[i],
-        )
-        for name in split or known
-        for found in (seed.predictions(name),)
-        for i, bag_id in enumerate(found.bag_ids)
-    ]
-
-
-def _classes_beside(model: Path) -> Sequence[str] | None:
-    """The class names of the run that a model file lies in, if it lies in one."""
-    from dasmil.runs import origin_of
-
-    return origin_of(model).get("classes")
-
-
-def _folder_shelf(
-    model: Path,
-    title: str,
-    bags: Path,
-    scale: dict[str, Any],
-    find_picture: Callable[[Bag], Picture | None],
-    classes: Sequence[str] | None,
-    data: Origin | None = None,
-) -> Shelf:
-    from dasmil.cli.training_display import say
-    from dasmil.runs import load_model
-    from dasmil.study.reading import unlabelled_bags
-    from dasmil.study.spec import BagSpec
-    from dasmil.viewer.shelf import Entry, Shelf
-
-    found = unlabelled_bags(BagSpec(bags=bags, **scale), data, say)
-    entries = [
-        Entry(bag_id=bag.bag_id, load=lambda k=k: found[k], picture=find_picture, patient=bag.patient_id)
-        for k, bag in enumerate(found.entries)
-    ]
-    return Shelf(title, str(bags), load_model(model), entries, tuple(map(str, classes)) if classes else None)

@@ -14,6 +14,7 @@ from dasmil.runs.loading import load_model
 from dasmil.runs.predictions import Predictions
 from dasmil.runs.run import Run, Seed, origin_of, read_config, read_summary, seed_of
 from dasmil.runs.schema import DataRecord, Origin, RunConfig, Scores, SeedStatus, Summary
+from dasmil.runs.speakers import Speaker, speaker_for, speakers
 from dasmil.runs.writer import (
     RunWriter,
     check_kind,
@@ -26,7 +27,8 @@ from dasmil.runs.writer import (
 
 __all__ = [
     "REPORT", "DataRecord", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus",
-    "Summary", "check_kind", "find_model", "fold_folder", "forget_folds", "is_begun", "is_finished",
+    "Speaker", "Summary", "check_kind", "find_model", "fold_folder", "forget_folds", "is_begun", "is_finished",
     "last_checkpoint", "load_model", "model_files", "note_in_data", "origin_of", "read_config", "read_summary",
-    "runs_below", "seed_models", "seed_of", "versions", "write_fold_summary_file",
+    "runs_below", "seed_models", "seed_of", "speaker_for",
+    "speakers", "versions", "write_fold_summary_file",
 ]  # fmt: skip

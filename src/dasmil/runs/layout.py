@@ -11,6 +11,7 @@ from dasmil.models.storage import MODEL_FILE
 CONFIG, DATA, SUMMARY, VERSIONS = "config.json", "data.json", "summary.json", "versions.json"
 CHECKPOINT, CHECKPOINT_FACTS, REPORT = "checkpoint.safetensors", "checkpoint.json", "report.html"
 HISTORY, PREDICTIONS, STATUS = "metrics.csv", "predictions.csv", "status.json"
+ACCOUNTS = "accounts"
 
 
 def seed_folder(run: Path, seed: int) -> Path:

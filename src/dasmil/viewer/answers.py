@@ -18,7 +18,7 @@ from dasmil.report.style import OVER_PICTURE, palette, tints
 from dasmil.types import Bag
 from dasmil.viewer.clusters import CLUSTERS
 from dasmil.viewer.shelf import Entry, Opened, Picture, Shelf
-from dasmil.vocabulary import SCORES
+from dasmil.vocabulary import SCORES, speaker_text
 
 TILE = 256  # px, of the deep-zoom pyramid
 GROUND = 1600  # px, longer side of the plain ground for bags without a picture
@@ -210,10 +210,7 @@ def origin(shelf: Shelf, entry: Entry, voice: int | None) -> str:
     chosen = entry.voice if voice is None else voice
     title = shelf.voices[chosen].title
     used = entry.sets.get(chosen, entry.split if chosen == entry.voice else None)
-    if used is None:
-        return title
-    words = "it was trained on this bag" if used == "train" else f"this bag was in its {used} set"
-    return f"{title}; {words}" if title else words[0].upper() + words[1:]
+    return speaker_text(title, used)
 
 
 def score(shelf: Shelf, index: int, voice: int | None, name: str) -> torch.Tensor:

@@ -27,11 +27,12 @@ def write_bundle(
     score: str = "contribution",
     ground: Ground | None = None,
     classes: Sequence[str] = (),
+    origin: str = "",
     extra: dict[str, object] | None = None,
 ) -> list[Path]:
     """Write page, PNG maps, CSV, JSON and, where level-0 pixels are known, GeoJSON; returns the files, page first.
 
-    classes: their names, for the page.
+    classes: their names, for the page; origin: which model of a run explains, and what the bag was to it.
     """
     layout = layout_of(bag, ground)
     values = explanation.scores[score].double().cpu().numpy()
@@ -56,6 +57,6 @@ def write_bundle(
     page = folder / "explanation.html"
     write_page(
         page, model, bag, explanation, score=score, picture=picture, tiles=tiles, lines=bool(joined),
-        pictured=ground is not None, classes=classes, files=[file.name for file in files], extra=extra,
+        pictured=ground is not None, classes=classes, origin=origin, files=[file.name for file in files], extra=extra,
     )  # fmt: skip
     return [page, *files]

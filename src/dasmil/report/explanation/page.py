@@ -39,12 +39,14 @@ def write_page(
     lines: bool,
     pictured: bool,
     classes: Sequence[str] = (),
+    origin: str = "",
     files: Sequence[str] = (),
     extra: dict[str, object] | None = None,
 ) -> None:
     """Write the page around a map of `score` and, where there are any, pictures of tiles.
 
     lines: whether pairs are joined on the map; pictured: whether there is a slide under it; classes: their names;
+    origin: which model of a run explains, and what the bag was to it;
     extra: more of the folded configuration.
     """
     environment = Environment(
@@ -72,6 +74,7 @@ def write_page(
         bag_id=bag.bag_id,
         css=css_variables(),
         sentence=_sentence(model, bag, explanation, classes),
+        origin=f"Model: {origin}." if origin else "",
         result=_result(model, explanation),
         result_note=_result_note(model, explanation, classes),
         sum_line=_sum_line(explanation),

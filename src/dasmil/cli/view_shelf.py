@@ -1,0 +1,153 @@
+"""What `dasmil view` puts on the viewer's shelf: the bags of a run or of a folder, and the models that explain them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dasmil.runs import Origin, Speaker
+    from dasmil.types import Bag
+    from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
+
+FindPicture = Callable[["Bag"], "Picture | None"]
+
+
+def run_shelf(
+    run: Path,
+    others: Sequence[Path],
+    seed: int | None,
+    split: Sequence[str] | None,
+    mnist_dir: Path | None,
+    find_picture: FindPicture,
+) -> Shelf:
+    """The bags that a run has scored, with all its models and those of other runs to compare with."""
+    from dasmil.runs import Run, speakers
+    from dasmil.viewer.shelf import Shelf
+
+    stored = Run.read(run)
+    found = speakers(run)
+    files = {s.model_file for s in speakers(run, _first_seed(found) if seed is None else seed)}
+    chosen = [k for k, speaker in enumerate(found) if speaker.model_file in files]
+    entries = _entries(found, chosen, split, mnist_dir, find_picture)
+    data = stored.origin.get("name") or Path(stored.origin.get("bags", "own bags")).name
+    who = f"{len(stored.folds)} folds, each bag by the one that held it out" if stored.folds else found[chosen[0]].title
+    classes = stored.origin.get("classes")
+    return Shelf(
+        f"{stored.model} on {data}", f"{run.name}, {who}", [*_voices(found), *_other_voices(others)], entries,
+        tuple(map(str, classes)) if classes else None,
+    )  # fmt: skip
+
+
+def _first_seed(found: Sequence[Speaker]) -> int:
+    return min(speaker.seed.number for speaker in found if speaker.seed is not None)
+
+
+def _voices(found: Sequence[Speaker], prefix: str = "") -> list[Voice]:
+    from dasmil.models import read_model
+    from dasmil.viewer.shelf import Voice
+
+    return [Voice(prefix + s.title, lambda s=s: read_model(s.model_file), s.kept) for s in found]
+
+
+def _other_voices(others: Sequence[Path]) -> list[Voice]:
+    from dasmil.runs import speakers
+
+    return [voice for other in others for voice in _voices(speakers(other), f"{other.name}, ")]
+
+
+def _entries(
+    found: Sequence[Speaker],
+    chosen: Sequence[int],
+    split: Sequence[str] | None,
+    mnist_dir: Path | None,
+    find_picture: FindPicture,
+) -> list[Entry]:
+    """A line for every bag of these sets; of a cross-validation each bag once, by the fold that held it out."""
+    from dasmil.errors import unknown_name
+    from dasmil.study.reading import run_loader
+
+    folds = found[chosen[0]].fold is not None
+    scored = [(k, own.scored) for k in chosen if (own := found[k].seed) is not None]
+    known = sorted({name for _, sets in scored for name in sets}, key=lambda s: (not s.startswith("test"), s))
+    for name in split or ():
+        if name not in known:
+            raise unknown_name("split", name, known)
+    load = run_loader(found[chosen[0]].origin, mnist_dir)
+    wanted = split or ([name for name in known if name.startswith("test")] if folds else known)
+    entries: dict[tuple[str, str], Entry] = {}
+    for name in wanted:
+        for voice, sets in scored:
+            for entry in _scored_entries(found, voice, name, sets, load, find_picture):
+                entries.setdefault((name, entry.bag_id), entry)
+    return list(entries.values())
+
+
+def _scored_entries(
+    found: Sequence[Speaker],
+    voice: int,
+    name: str,
+    sets: Mapping[str, Any],
+    load: Callable[[str, str], Bag],
+    find_picture: FindPicture,
+) -> list[Entry]:
+    from dasmil.viewer.shelf import Entry
+
+    if name not in sets:
+        return []
+    rows = sets[name]
+    best = rows.probabilities.max(1) if rows.probabilities.ndim > 1 else rows.probabilities
+    return [
+        Entry(
+            bag_id=bag_id,
+            load=lambda bag_id=bag_id: load(name, bag_id),
+            picture=find_picture,
+            label=int(rows.labels[i]) if rows.labels[i] >= 0 else None,
+            prediction=int(rows.predictions[i]),
+            probability=float(best[i]),
+            split=name,
+            patient=rows.patient_ids[i],
+            voice=voice,
+            sets={k: used for k, other in enumerate(found) if (used := other.sets.get(bag_id)) is not None},
+        )
+        for i, bag_id in enumerate(rows.bag_ids)
+    ]
+
+
+def folder_shelf(
+    path: Path,
+    others: Sequence[Path],
+    seed: int | None,
+    bags: Path,
+    scale: dict[str, Any],
+    find_picture: FindPicture,
+    data: Origin | None = None,
+) -> Shelf:
+    """Bags that a model or a run has not scored; data: what the run notes about its own, which they are read alike."""
+    from dasmil.cli.training_display import say
+    from dasmil.runs import speakers
+    from dasmil.study.reading import unlabelled_bags
+    from dasmil.study.spec import BagSpec
+    from dasmil.viewer.shelf import Entry, Shelf
+
+    found = speakers(path)
+    files = [s.model_file for s in found]
+    voice = 0 if seed is None else files.index(speakers(path, seed)[0].model_file)
+    cohort = unlabelled_bags(BagSpec(bags=bags, **scale), data, say)
+    entries = [
+        Entry(bag.bag_id, lambda k=k: cohort[k], find_picture, patient=bag.patient_id, voice=voice)
+        for k, bag in enumerate(cohort.entries)
+    ]
+    classes = found[voice].origin.get("classes")
+    name = path.name if data is None else _model_name(path)
+    return Shelf(
+        f"{name} on {bags.name}", str(bags), [*_voices(found), *_other_voices(others)], entries,
+        tuple(map(str, classes)) if classes else None,
+    )  # fmt: skip
+
+
+def _model_name(run: Path) -> str:
+    from dasmil.runs import Run
+
+    return Run.read(run).model
