@@ -54,6 +54,8 @@ def test_healthy_cohort(tmp_path: Path) -> None:
     assert result.findings == []
     assert result.healthy
     assert result.rows[0]["stride_um"] == 256
+    assert result.radius_um == 1300  # 256 um times the root of 80 / pi, in two digits
+    assert result.as_json()["radius_um"] == 1300
     assert result.rules == {"STAMP: centre = um top left + 256/2, as the file declares": 6}
 
 

@@ -124,6 +124,11 @@ def _print(checkup) -> None:
         console.print(f"{count} files read as {rule}", highlight=False)
     if len(rules) > MOST_RULES:
         console.print(f"... {len(rules) - MOST_RULES} more rules, for slides with scales of their own (--json)")
+    if checkup.radius_um is not None:
+        from dasmil.data.doctor import NEIGHBOURS
+
+        told = f"A radius of {checkup.radius_um:g} um holds about {NEIGHBOURS} neighbours of a tile"
+        console.print(f"{told} (--set radius={checkup.radius_um:g}, for sa and das-mil)", highlight=False)
     for line in checkup.cohort:
         console.print(line, highlight=False)
     for finding in checkup.findings:

@@ -18,6 +18,8 @@ from dasmil.data.scale import Scale, Scales
 from dasmil.errors import DasmilError
 
 Level = Literal["error", "warning"]
+NEIGHBOURS = 80
+"""How many instances a suggested radius holds: enough to see a surrounding, few enough to cost little."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,16 @@ class Checkup:
         """No errors; warnings are for the user to judge."""
         return not any(finding.level == "error" for finding in self.findings)
 
+    @property
+    def radius_um(self) -> float | None:
+        """A radius that holds about NEIGHBOURS instances, from their spacing; None where it was not seen."""
+        strides = [row["stride_um"] for row in self.rows if row.get("stride_um")]
+        if not strides:
+            return None
+        return float(f"{np.median(strides) * np.sqrt(NEIGHBOURS / np.pi):.2g}")
+
     def as_json(self) -> dict[str, Any]:
-        return {"healthy": self.healthy, **asdict(self)}
+        return {"healthy": self.healthy, "radius_um": self.radius_um, **asdict(self)}
 
 
 def check_bags(bags: Path, labels: Sequence[LabelRow] | None = None, scales: Scales | None = None) -> Iterator[Any]:

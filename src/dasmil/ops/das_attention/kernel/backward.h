@@ -231,8 +231,9 @@ struct Backward {
         for (int64_t x = s; x < least(found, s + TI / 6); ++x) {  // only the last panel of all may be short of rows
           const int64_t i = t.list[x] * 6, count = least(6, n - i);
           panel(to, item, i, count, t.S + rows * TJ, t.D + rows * TJ, t);
+          const float *q = bag.q_panel + i * d;
           for (int64_t r = 0; r < count; ++r, ++rows) {
-            for (int64_t y = 0; y < d; ++y) t.q[rows * d + y] = bag.q_rows[(i + r) * d + y];
+            for (int64_t y = 0; y < d; ++y) t.q[rows * d + y] = q[y * 6 + r];
             for (int64_t y = 0; y < o; ++y) t.dz[rows * o + y] = dz[bag.ids[i + r] * o + y];
           }
         }

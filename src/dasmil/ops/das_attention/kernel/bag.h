@@ -24,7 +24,8 @@ struct Bag {
   bool self_pair;
   bool cut;                    // a radius
   bool bounded = false;        // no pair is so far apart that 2^(beta (delta - theta)) leaves the range of a float
-  float *q_panel, *q_rows;     // [panels][d][6] and [n][d]: scale * log2(e) * (q, + v_Q unless partial)
+  float *q_panel, *q_rows;     // [panels][d][6] and [n][d]: scale * log2(e) * (q, + v_Q unless partial); the second
+                               // only for a backward pass over all rows
   float *k, *v;                // [tiles][d][TJ], [tiles][o][TJ]
   float *axis[3];              // [padded]
   float *gc, *c, *start;       // [padded]
@@ -52,7 +53,7 @@ struct Bag {
     bias = static_cast<int>(p.bias);
     bins = bias == BINS ? p.bins : 0;
     q_panel = arena.take(panels * d * 6);
-    q_rows = backward ? arena.take(n * d) : nullptr;
+    q_rows = backward && !p.order ? arena.take(n * d) : nullptr;
     k = arena.take(padded * d);
     v = arena.take(padded * o);
     for (int64_t x = 0; x < 3; ++x) axis[x] = x < axes ? arena.take(padded) : nullptr;

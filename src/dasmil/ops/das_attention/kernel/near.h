@@ -1,4 +1,5 @@
-// Which stretches of instances lie within the radius of some others: boxes around stretches, and around 32 stretches each.
+// Which stretches of instances lie within the radius of some others: boxes around stretches, around 32 stretches each, and
+// around 32 of these.
 #pragma once
 
 #include "bag.h"
@@ -54,34 +55,45 @@ inline Box box_of(const Bag &bag, int64_t from, int64_t to) {
 // The stretches [0, size), [size, 2 size), ... of a bag.
 struct Stretches {
   static constexpr int64_t MANY = 32;
-  int64_t size, count, groups;
-  Box *each, *many;
+  int64_t size, count, groups, regions;
+  Box *each, *many, *most;
 
   Stretches(int64_t n, int64_t size, bool used, Arena &arena) : size(size) {
     count = used ? (n + size - 1) / size : 0;
     groups = (count + MANY - 1) / MANY;
     each = arena.take<Box>(count);
+    regions = (groups + MANY - 1) / MANY;
     many = arena.take<Box>(groups);
+    most = arena.take<Box>(regions);
   }
 
   void pack(const Bag &bag) {
     for (int64_t s = 0; s < count; ++s) each[s] = box_of(bag, s * size, (s + 1) * size);
-    for (int64_t g = 0; g < groups; ++g) {
-      many[g].clear();
-      for (int64_t s = g * MANY; s < least(count, (g + 1) * MANY); ++s) many[g].add(each[s]);
-    }
+    join(each, count, many);
+    join(many, groups, most);
   }
 
   // Those near `box`, in their order; returns how many.
   int64_t near(const Box &box, const Bag &bag, int32_t *list) const {
     const float reach = bag.reach * 1.00001f;
     int64_t found = 0;
-    for (int64_t g = 0; g < groups; ++g) {
-      if (!box.near(many[g], bag.axes, reach)) continue;
-      for (int64_t s = g * MANY; s < least(count, (g + 1) * MANY); ++s)
-        if (box.near(each[s], bag.axes, reach)) list[found++] = static_cast<int32_t>(s);
+    for (int64_t r = 0; r < regions; ++r) {
+      if (!box.near(most[r], bag.axes, reach)) continue;
+      for (int64_t g = r * MANY; g < least(groups, (r + 1) * MANY); ++g) {
+        if (!box.near(many[g], bag.axes, reach)) continue;
+        for (int64_t s = g * MANY; s < least(count, (g + 1) * MANY); ++s)
+          if (box.near(each[s], bag.axes, reach)) list[found++] = static_cast<int32_t>(s);
+      }
     }
     return found;
+  }
+
+ private:
+  static void join(const Box *parts, int64_t count, Box *whole) {
+    for (int64_t g = 0; g * MANY < count; ++g) {
+      whole[g].clear();
+      for (int64_t s = g * MANY; s < least(count, (g + 1) * MANY); ++s) whole[g].add(parts[s]);
+    }
   }
 };
 
