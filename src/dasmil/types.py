@@ -103,6 +103,15 @@ class Bag:
             raise self._error(f"{name} holds fractions or NaN, expected whole numbers")
         return None if value is None else value.to(torch.int64)
 
+    def need_finite_features(self) -> None:
+        """One clear error for features that no model can use; looked for when they are used, not when a bag is made."""
+        if not torch.isfinite(self.features).all():
+            bad = int((~torch.isfinite(self.features)).reshape(len(self), -1).any(1).sum())
+            raise self._error(
+                f"{bad} of {len(self)} instances have NaN or infinite features; remove them or extract the slide again "
+                "(dasmil doctor lists all such bags)"
+            )
+
     def _error(self, message: str) -> DataError:
         return DataError(f"bag {shown(self.bag_id)}: {message}")
 

@@ -9,6 +9,9 @@ import dasmil
 from dasmil.attribution import Account, explain, partners
 from dasmil.attribution.distance import learned_biases
 from dasmil.errors import InputError
+
+
+from dasmil.errors import DataError, InputError
 from dasmil.models import create_model, list_models
 from dasmil.types import Bag
 
@@ -302,3 +305,11 @@ def test_wrong_fits_have_one_clear_message():
         partners(m, bag(), 9)
     with pytest.raises(InputError, match="max-pool has no attention between instances"):
         partners(model("max-pool"), bag(), 0)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_nan_features_are_one_clear_error(name: str) -> None:
+    spoiled = bag()
+    spoiled.features[2, 1] = float("nan")
+    with pytest.raises(DataError, match="bag 'a': 1 of 9 instances have NaN or infinite features"):
+        explain(model(name), spoiled)

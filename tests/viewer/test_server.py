@@ -19,7 +19,7 @@ from dasmil.viewer.answers import account as account_of
 from dasmil.viewer.answers import levels
 from dasmil.viewer.shelf import Entry, Picture, Shelf
 
-from .conftest import Viewer
+from .conftest import Viewer, serve
 
 
 def ask(viewer: Viewer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
@@ -206,3 +206,14 @@ def test_errors_are_messages_and_the_viewer_goes_on(collages: Viewer) -> None:
     described = ask_json(collages, "/api/bag/2")
     assert described["picture"] is None
     assert described["warnings"] == ["Shown without its slide: no slide named lost is in slides"]
+
+
+def test_a_bag_with_nan_features_is_a_message() -> None:
+    features = torch.randn(20, 4)
+    features[3, 1] = float("nan")
+    bag = Bag(features, torch.rand(20, 2) * 100, "um", "slide-1")
+    model = create_model("das-mil", in_features=4)
+    for viewer in serve(Shelf("das-mil", "for tests", model, [Entry("slide-1", lambda: bag)])):
+        status, body, _ = ask(viewer, "/api/bag/0")
+        assert status == 422
+        assert "1 of 20 instances have NaN or infinite features; remove them" in json.loads(body)["error"]

@@ -282,3 +282,4 @@ def check_fit(model: MILModel, bag: Bag) -> None:
             f"bag {bag.bag_id!r} has coordinates in {bag.unit}, but this {model.name} model measures in "
             f"{model.unit}: explain a bag in the unit that the model was trained with"
         )
+    bag.need_finite_features()

@@ -254,9 +254,4 @@ def _check(bag: Bag, first: Bag, name: str, labelled: bool) -> None:
         )
     if bag.unit != first.unit:
         raise DataError(f"bag {bag.bag_id!r} has coordinates in {bag.unit!r}, but {first.bag_id!r} in {first.unit!r}")
-    if not torch.isfinite(bag.features).all():
-        bad = int((~torch.isfinite(bag.features)).reshape(len(bag), -1).any(1).sum())
-        raise DataError(
-            f"bag {bag.bag_id!r}: {bad} of {len(bag)} instances have NaN or infinite features; "
-            "remove them or extract the slide again (dasmil doctor lists all such bags)"
-        )
+    bag.need_finite_features()
