@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import random
+import struct
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -297,3 +300,54 @@ def test_a_block_that_two_threads_decode_is_counted_once(tmp_path, scene):
     assert np.array_equal(first, second)
     assert source._cached_bytes == sum(block.nbytes for block in source._cache.values()) == 256 * 256 * 3
     source.close()
+
+
+def tiff(width: int, height: int, tile: int, blocks: int) -> bytes:
+    """A tiled TIFF that declares whatever it is told to; all its blocks are empty."""
+    entries = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 2), (277, 3, 1, 3)]
+    entries += [(322, 4, 1, tile), (323, 4, 1, tile), (324, 4, blocks, 200), (325, 4, blocks, 200 + 4 * blocks)]
+    data = b"II*\0" + struct.pack("<IH", 8, len(entries))
+    data += b"".join(struct.pack("<HHII", *entry) for entry in entries) + struct.pack("<I", 0)
+    return data.ljust(200, b"\0") + bytes(8 * blocks)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (tiff(400_000, 400_000, 256, 16), "has 2,442,969 blocks, but the file lists 16"),
+        (tiff(200_000, 200_000, 4096, 2401), "has no data in any block"),
+        (tiff(1000, 1000, 2**31 - 1, 2), r"blocks are declared as 2,147,483,647 x 2,147,483,647 pixels"),
+        (tiff(1000, 1000, 0, 2), "blocks are declared as 0 x 0 pixels"),
+    ],
+)
+def test_directories_that_contradict_themselves_are_refused_before_decoding(
+    data: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "slide.svs").write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        Slide(tmp_path / "slide.svs")
+
+
+def test_a_pipe_is_no_slide(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "slide.svs")
+    with pytest.raises(DataError, match="is a device or a pipe, expected a slide file"):
+        Slide(tmp_path / "slide.svs")
+
+
+def test_damaged_slides_are_clear_errors(tmp_path: Path) -> None:
+    data = (Path(__file__).parents[1] / "data/CMU-1-Small-Region.svs").read_bytes()
+    for i in range(12):
+        r = random.Random(i)
+        spoiled = bytearray(data)
+        start = r.choice((0, len(data) - 4000, r.randrange(len(data) - 4000)))
+        for _ in range(r.choice((1, 8, 64))):
+            spoiled[start + r.randrange(4000)] = r.randrange(256)
+        (tmp_path / "slide.svs").write_bytes(spoiled[: r.randrange(len(data)) if i % 3 == 0 else None])
+        try:
+            with Slide(tmp_path / "slide.svs", 0.5) as slide:
+                slide.read_tile(0, 0, 256, 64)
+        except DataError as error:
+            message = str(error)
+        else:
+            message = ""
+        assert "\n" not in message

@@ -45,6 +45,8 @@ class Account:
         """The account; see `dasmil.attribution.explain`."""
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
+        if top < 0:
+            raise InputError(f"top is {top}, expected how many pairs to list: 0 or more")
         structure = self.structure
         if method == "exact" and structure is None:
             raise InputError(

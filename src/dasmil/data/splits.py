@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dasmil.errors import InputError
+from dasmil.errors import InputError, shown
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ def _deal(patients: Sequence[str], labels: Sequence[Hashable], shares: Sequence[
     wanted = np.outer(np.asarray(shares), total)
     held = np.zeros_like(wanted)
     order = list(members)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"the seed of the split is {shown(seed)}, expected a whole number from 0 on")
     rng = np.random.default_rng(seed)
     rng.shuffle(order)
     # Patients of rare classes first: they are the ones that are hard to deal evenly.

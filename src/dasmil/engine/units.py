@@ -55,6 +55,10 @@ class EngineOptions:
     def __post_init__(self) -> None:
         if self.engine not in get_args(EngineName):
             raise unknown_name("engine", self.engine, get_args(EngineName))
+        most = {"workers": 10_000, "threads": 1024, "retries": 1000, "slurm_minutes": 10**6, "slurm_memory_gb": 10**5}
+        for name, value in most.items():
+            if getattr(self, name) > value:
+                raise InputError(f"{name.replace('_', ' ')}: found {getattr(self, name)}, expected at most {value:,}")
         least = {"workers": 0, "threads": 1, "gpus": 0, "retries": 0, "slurm_minutes": 1, "slurm_memory_gb": 1}
         for name, value in least.items():
             if getattr(self, name) < value:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from nystrom_attention import NystromAttention
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
-from dasmil.models.options import Probability, Size
+from dasmil.models.options import Probability, Range
 from dasmil.nn import Linear
 from dasmil.nn.linear import per_run
 from dasmil.nn.nystrom import LayerNorm, depthwise, short_nystrom
+
+Features = Annotated[int, Range(16, 65_536)]
+"""Eight heads share them, and half of them are the landmarks."""
 
 
 class TransLayer(nn.Module):
@@ -109,7 +112,9 @@ class TransMIL(MILModel):
     permutation_invariant = False
     presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {}, "camelyon16": {}}
 
-    def __init__(self, *, features: Size = 512, dropout: Probability = 0.1, **common: Unpack[CommonOptions]) -> None:
+    def __init__(
+        self, *, features: Features = 512, dropout: Probability = 0.1, **common: Unpack[CommonOptions]
+    ) -> None:
         super().__init__(**common)
         self.aggregator = TransMILAggregator(self.encoded, features, dropout)
         self.classifier = self.make_classifier(features)

@@ -151,7 +151,7 @@ def train_trials(
     shared = {name: value for name, value in together[0].items() if name not in STACKED}
     training, own = _parts(question, shared)
     usual = default_settings(question.model, train[0].features.shape[1:], len(train), training)
-    base = TrainingConfig(**{k: v for k, v in {**usual, **training}.items() if k in STACKED})
+    base = training_config({k: v for k, v in {**usual, **training}.items() if k in STACKED})
     seeds = question.seeds
     specs = [
         RunSpec(seed, float(c.get("lr", base.lr)), float(c.get("weight_decay", base.weight_decay)))

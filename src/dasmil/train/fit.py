@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from dasmil.devices import choose_device
-from dasmil.errors import InputError
+from dasmil.errors import InputError, shown
 from dasmil.models import create_model, resolve_options
 from dasmil.models.base import MILModel
 from dasmil.runs import RunWriter
@@ -159,10 +159,16 @@ def fit(
     return trained
 
 
+MOST_SEEDS = 1000
+
+
 def _specs(seeds: int | Sequence[int], config: TrainingConfig) -> list[RunSpec]:
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
-        raise InputError(f"seeds are {seeds!r}, expected a number of at least 1, or different numbers from 0 on")
+    numbers = list(range(min(seeds, MOST_SEEDS + 1))) if isinstance(seeds, int) else list(seeds)
+    whole = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers)
+    if not numbers or len(numbers) > MOST_SEEDS or not whole or len(set(numbers)) < len(numbers):
+        raise InputError(
+            f"seeds are {shown(seeds)}, expected a number from 1 to {MOST_SEEDS:,}, or different numbers from 0 on"
+        )
     return [RunSpec(seed, config.lr, config.weight_decay) for seed in numbers]
 
 

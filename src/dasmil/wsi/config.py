@@ -21,6 +21,8 @@ BagDtype = Literal["float16", "float32"]
 Encode = Callable[[np.ndarray], np.ndarray]
 """A user's own encoder: uint8 [b, tile_px, tile_px, 3] -> float [b, dim]."""
 
+MIN_TILE_UM, MAX_TILE_UM = 0.1, 100_000.0
+
 PROCEDURE = 1
 """Raised whenever the same settings would give other tiles or other pixels than before."""
 
@@ -91,8 +93,10 @@ class ExtractConfig:
     tissue: TissueConfig = field(default_factory=TissueConfig)
 
     def __post_init__(self) -> None:
-        if not 0 < self.tile_um < math.inf:
-            raise InputError(f"tile_um is {self.tile_um:g}, expected the edge of a tile in micrometres, above 0")
+        if not MIN_TILE_UM <= self.tile_um <= MAX_TILE_UM:
+            raise InputError(
+                f"tile_um is {self.tile_um:g}, expected the edge of a tile, {MIN_TILE_UM:g} to {MAX_TILE_UM:,.0f} um"
+            )
         if self.tile_px is not None and not 8 <= self.tile_px <= 4096:
             raise InputError(f"tile_px is {self.tile_px}, expected 8 to 4096 pixels")
         for name, known in (("stain", Stain), ("dtype", BagDtype), ("format", Format)):

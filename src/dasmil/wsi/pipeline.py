@@ -82,6 +82,10 @@ def extract_slide(
     config, options = config or ExtractConfig(), options or RunOptions()
     name = slide_name(path)
     result = SlideResult(name, str(path))
+    if name.startswith("."):
+        result.status = "failed"
+        result.reason = f"{path}: its bag would be a hidden file ({name}.h5), which is never read: rename the slide"
+        return result
     started = time.perf_counter()
     encoder = encoder or make_encoder(config, options)
     out_dir.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import numpy as np
 from dasmil.errors import DasmilError, DataError
 from dasmil.wsi.resolution import choose_pixel_size
 from dasmil.wsi.sources import PictureSource, Source, need
+from dasmil.wsi.tiff_check import check_tiff
 from dasmil.wsi.tiff_source import TiffSource, open_with_openslide
 
 if TYPE_CHECKING:
@@ -202,8 +203,9 @@ def fingerprint(path: Path) -> str:
 def _open(path: Path) -> Source:
     if not path.exists():
         raise DataError(f"{path}: no such file")
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder, expected a slide file")
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise DataError(f"{path}: is {kind}, expected a slide file")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; copy it again")
     openslide = need("openslide-python", "openslide")
@@ -231,6 +233,8 @@ def _readers(path: Path) -> Iterator[tuple[str, Callable[[Path], Source]]]:
     with open(path, "rb") as stream:
         start = stream.read(8)
     is_tiff = start[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+    if is_tiff:
+        check_tiff(path)
     if suffix in PICTURES or start.startswith((b"\xff\xd8\xff", b"\x89PNG")):
         yield "Pillow", PictureSource
         return
