@@ -1,8 +1,8 @@
-"""Many slides, some of them broken, through `dasmil extract`: every good one must become a bag, every broken one a reason.
+"""Many slides, some broken, through `dasmil extract`: every good one becomes a bag, every broken one a reason.
 
     python scripts/broken_slides.py --slides 1000 --share 0.05 --jobs 2
 
-Copies of the slide of the tests; the broken ones are spoiled in ten ways. Prints counts, seconds and every kind of reason.
+Copies of the slide of the tests; the broken ones are spoiled in ten ways. Prints counts, seconds and kinds of reasons.
 """
 
 from __future__ import annotations

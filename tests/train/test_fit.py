@@ -236,7 +236,7 @@ def test_a_run_that_diverges_is_reported_and_does_not_spoil_the_others(tmp_path)
     assert not runs[1].fitted
     assert "diverged" in runs[1].reason
     assert np.isfinite(runs[1].predict(bags)).all()
-    dasmil.fit("sa", bags, runs=[RunSpec(0, 1e30, 0.0)], epochs=2, out=tmp_path / "run")
+    dasmil.fit("sa", bags, lr=1000.0, epochs=2, out=tmp_path / "run")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stuck_seeds"] == [0]
 
 
