@@ -8,9 +8,6 @@ import torch
 import dasmil
 from dasmil.attribution import Account, explain, partners
 from dasmil.attribution.distance import learned_biases
-from dasmil.errors import InputError
-
-
 from dasmil.errors import DataError, InputError
 from dasmil.models import create_model, list_models
 from dasmil.types import Bag
