@@ -129,6 +129,7 @@ def _make(folder: Path, tiles: int) -> None:
     from dasmil.data.made import MadeCohort
     from dasmil.data.store import write_bag
     from dasmil.models import create_model
+    from dasmil.runs import Seed
 
     bags = folder / "bags"
     bags.mkdir()
@@ -136,18 +137,19 @@ def _make(folder: Path, tiles: int) -> None:
     write_bag(bags / "large.h5", bag, dtype="float16")
     torch.manual_seed(0)
     model = create_model("das-mil", in_features=FEATURES, preset="camelyon16", distance_scale=2000.0, unit="um")
-    seed = folder / "run" / "seed-0"  # in a run accounts are kept
-    seed.mkdir(parents=True)
-    model.save(seed / "model.safetensors")
-    (seed / "predictions.csv").write_text("bag_id,split,label,prediction,probability\n")
+    seed = Seed.of(folder / "run", 0)  # in a run accounts are kept
+    model.save(seed.model_file)
+    seed.predictions_file.write_text("bag_id,split,label,prediction,probability\n")
 
 
 @contextmanager
 def _viewer(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    from dasmil.runs import Seed
+
     command = [sys.executable, "-c", "import sys; from dasmil.cli import main; sys.exit(main())", "view"]
     command += [
         "--model",
-        str(folder / "run" / "seed-0" / "model.safetensors"),
+        str(Seed.of(folder / "run", 0).model_file),
         "--bags",
         str(folder / "bags"),
         "--no-open",
