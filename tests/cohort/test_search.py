@@ -140,7 +140,7 @@ def test_another_winner_replaces_the_earlier_one(
 
     def searched(grid: str) -> tuple[dict[str, Any], str]:
         arguments = [
-            "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool", "--metric",
+            "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "max-pool", "--metric",
             "loss", "--grid", grid, "--epochs", 2, "--seeds", 1, "--out", out,
         ]  # fmt: skip
         app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")

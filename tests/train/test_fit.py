@@ -91,9 +91,11 @@ def test_accumulation_is_the_mean_gradient_of_several_bags():
     torch.testing.assert_close(flat(run), expected, rtol=1e-4, atol=1e-6)
 
 
-def _initial(name, bags):
+def _initial(name, bags, **options):
     """The untrained model of seed 0: a run with a learning rate too small to move it."""
-    return dasmil.fit(name, bags, epochs=1, lr=1e-30, weight_decay=0.0, restarts=0)[0].model.train()
+    return dasmil.fit(name, bags, epochs=1, lr=1e-30, weight_decay=0.0, restarts=0, model_options=options)[
+        0
+    ].model.train()
 
 
 def test_best_validation_epoch_is_kept_and_training_stops_early():
@@ -151,6 +153,7 @@ def test_the_start_with_the_lowest_training_loss_goes_on_alone():
     seen = []
     runs = dasmil.fit(
         "das-mil", toy_bags(12), seeds=2, epochs=4, lr=1e-3, starts=3, starts_share=0.5, starts_until=1e-9, restarts=0,
+        model_options={"encoder": "linear-relu"},
         on_epoch=lambda p: seen.append((p.starts, list(p.rows))),
     )  # fmt: skip
     assert [starts for starts, _ in seen] == [3, 1, 1, 1]  # two of four epochs, chosen at the end of the second
@@ -224,7 +227,7 @@ def test_the_layer_that_reads_features_starts_alike_whatever_their_scale(scale):
             b.bag_id, label=b.label)
         for i, b in enumerate(toy_bags(8))
     ]  # fmt: skip
-    model = _initial("max-pool", bags)
+    model = _initial("max-pool", bags, encoder="linear-relu", encoder_features=32)
     outputs = torch.cat([bag.features @ model.encoder.linear.weight.detach().T for bag in bags])
     assert float(outputs.var()) == pytest.approx(1.0, rel=0.15)
 

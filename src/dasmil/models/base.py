@@ -47,9 +47,9 @@ class MILModel(nn.Module):
     ``aggregator`` and ``classifier``. The keyword-only constructor arguments are the whole configuration; ``config``
     keeps them.
 
-    in_features: numbers per instance (not needed by the encoder "mnist-cnn"); encoder: "identity", "linear-relu" or
-    "mnist-cnn"; encoder_features: output size of "linear-relu" (512); encoder_dropout: 0.5 before the last layer of
-    "mnist-cnn", 0 after "linear-relu"; n_classes: 2 gives one logit, k > 2 gives k logits; distance_scale: the length,
+    in_features: numbers per instance (not needed by the encoder "mnist-cnn"); encoder: "identity", "whitened" (frozen
+    directions, which training fits first), "linear-relu" or "mnist-cnn"; encoder_features: output size of "whitened"
+    (16) and "linear-relu" (512); encoder_dropout: 0.5 before the last layer of "mnist-cnn", 0 after "linear-relu"; n_classes: 2 gives one logit, k > 2 gives k logits; distance_scale: the length,
     in the unit of the coordinates, that means 1; unit: of the coordinates, "um" or "px".
     """
 
@@ -111,6 +111,18 @@ class MILModel(nn.Module):
         aggregated: Aggregated = self.aggregator(self.encoder(given.features), given.coords, given.mask, given.section)
         logit, *travellers = self.classifier(aggregated.embedding), *aggregated[1:]
         return Output(logit.squeeze(-1) if self.n_classes == 2 else logit, *travellers)
+
+    def begin_near(self, first: Tensor, second: Tensor, length: float, instances: float) -> bool:
+        """Start, untrained, as a detector of instances like ``first`` that lie nearer than ``length`` to one like
+        ``second`` (both [encoded]; instances: in a usual bag); False where the model cannot.
+        """
+        return False
+
+    def begin_mean(self, direction: Tensor) -> bool:
+        """Start, untrained, as the mean over instances of their encoded features in a direction [encoded]; False
+        where the model cannot.
+        """
+        return False
 
     def distance_parameters(self) -> list[str]:
         """Names of the trainable theta and beta, as in named_parameters; empty for models without."""

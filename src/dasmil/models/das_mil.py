@@ -6,10 +6,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
+import torch
+from torch import Tensor
+
 from dasmil.models.base import CommonOptions, MILModel
 from dasmil.models.options import Bias, Count, Length, Number, Phi, Pooling, Probability, Size
 from dasmil.models.sa import SAAggregator
-from dasmil.nn import DistanceAwareAttention
+from dasmil.nn import DistanceAwareAttention, Linear
+from dasmil.nn.attention import QUIET
 
 
 class DASMIL(MILModel):
@@ -76,3 +80,23 @@ class DASMIL(MILModel):
         ]  # fmt: skip
         self.aggregator = SAAggregator([*stack], pooling)
         self.classifier = self.make_classifier(out)
+
+    def begin_near(self, first: Tensor, second: Tensor, length: float, instances: float) -> bool:
+        layer = self._only_layer()
+        can = layer is not None and layer.begin_near(first, second, length / self.distance_scale, instances)
+        return can and self._begin_with_first_output()
+
+    def begin_mean(self, direction: Tensor) -> bool:
+        layer = self._only_layer()
+        return layer is not None and layer.begin_mean(direction) and self._begin_with_first_output()
+
+    def _only_layer(self) -> DistanceAwareAttention | None:
+        layers = [module for module in self.modules() if isinstance(module, DistanceAwareAttention)]
+        return layers[0] if len(layers) == 1 else None
+
+    @torch.no_grad()
+    def _begin_with_first_output(self) -> bool:
+        assert isinstance(self.classifier, Linear)
+        self.classifier.weight.mul_(QUIET)
+        self.classifier.weight[0, 0] = 1.0
+        return True

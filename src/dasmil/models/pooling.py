@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
-from dasmil.nn import pool
+from dasmil.nn import Linear, pool
 
 
 class PoolAggregator(nn.Module):
@@ -43,3 +44,9 @@ class MeanPool(MaxPool):
 
     name = "mean-pool"
     pooling: ClassVar[str] = "mean"
+
+    @torch.no_grad()
+    def begin_mean(self, direction: Tensor) -> bool:
+        assert isinstance(self.classifier, Linear)
+        self.classifier.weight[0] = direction
+        return True

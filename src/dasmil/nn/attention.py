@@ -25,6 +25,11 @@ WIDTH = {
 
 BIAS_BINS = 16
 """Intervals of the distance, from 0 to distance_scale, of a bias by table."""
+QUIET = 0.1
+"""What is left of random weights beside a start that means something."""
+NEAR_LOGIT = 3.0
+CLEAR_LOGIT = 5.0
+STEEPNESS = 5.0  # beta x theta, as the paper's 10 and 0.5
 
 
 class AttentionHeads(nn.Module):
@@ -200,6 +205,49 @@ class DistanceAwareAttention(AttentionHeads):
         if self.bias == "linear":
             return [{"head": h, "bias": "linear", "slope": s / self.distance_scale} for h, s in enumerate(scale)]
         return [{"head": h, "bias": self.bias, "length": s * self.distance_scale} for h, s in enumerate(scale)]
+
+    @torch.no_grad()
+    def begin_near(self, first: Tensor, second: Tensor, theta: float, instances: float) -> bool:
+        """Start so that instances like ``first`` attend to those like ``second`` that are nearer than theta.
+
+        With s_a(x) = x.first / |first|^2, which is 1 for instances like first and about 0 for others, and s_b likewise,
+        the first head has e_ij = G s_a(i) s_b(j) + H (s_a(i) + s_b(j)) for near pairs and - H for far ones: G + 2 H is
+        5 above log(instances) for the pair that is looked for, everything else below. The first output of i is then
+        s_b of what it looks at. False where embeddings or a learned sigmoid are missing.
+        """
+        if self.phi != "sigmoid" or self.key_embed is None or self.query_embed is None:
+            return False
+        assert self.theta is not None
+        assert self.beta is not None
+        self._quieten()
+        gain = math.sqrt((math.log(instances) + CLEAR_LOGIT - 2 * NEAR_LOGIT) / self.scale)
+        a, b = first / first.square().sum(), second / second.square().sum()
+        self.query.weight[0], self.key.weight[0], self.value.weight[0] = gain * a, gain * b, b
+        for embed in (self.key_embed, self.query_embed):
+            assert isinstance(embed, Tensor)
+            embed[0, :, 0] = NEAR_LOGIT / (self.scale * gain) * torch.tensor([-1.0, 1.0])
+        self.theta[0], self.beta[0] = theta, STEEPNESS / theta
+        return True
+
+    @torch.no_grad()
+    def begin_mean(self, direction: Tensor) -> bool:
+        """Start with every instance attending to all alike; the first output is the mean in that direction."""
+        self._quieten()
+        self.query.weight.zero_()
+        if isinstance(self.query_embed, Tensor):
+            self.query_embed.zero_()
+        self.value.weight[0] = direction
+        return True
+
+    def _quieten(self) -> None:
+        """Make all that is random small, and keep what distances add away from the first output."""
+        for parameter in (self.query.weight, self.key.weight, self.value.weight):
+            parameter.mul_(QUIET)
+        for embed in (self.key_embed, self.query_embed, self.value_embed):
+            if isinstance(embed, Tensor):
+                embed.mul_(QUIET)
+        if isinstance(self.value_embed, Tensor):
+            self.value_embed[..., 0] = 0.0
 
     def learned_distances(self) -> list[dict[str, float]]:
         """Per head: theta and beta, and what they mean as a length: where phi changes, and over which width."""

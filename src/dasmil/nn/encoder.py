@@ -1,7 +1,8 @@
-"""Instance encoders h of the three-part model: identity, one linear layer, or the CNN for MNIST digits."""
+"""Instance encoders h of the three-part model: identity, whitened directions, one linear layer, or a CNN for digits."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -9,7 +10,8 @@ from dasmil.errors import InputError, unknown_name
 from dasmil.nn.linear import Linear
 from dasmil.ops.conv_pool import conv_pool
 
-ENCODERS = ("identity", "linear-relu", "mnist-cnn")
+ENCODERS = ("identity", "whitened", "linear-relu", "mnist-cnn")
+DIRECTIONS = 16
 
 
 class Identity(nn.Module):
@@ -22,6 +24,27 @@ class Identity(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+class Whitened(nn.Module):
+    """h(x) = (x - mean) W, fitted to the training instances before training and then frozen.
+
+    The columns of W are the directions in which instances differ most, each scaled to variance one. A new one takes the
+    first features as they are.
+    """
+
+    mean: Tensor
+    directions: Tensor
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_shape = (in_features,)
+        self.out_features = out_features
+        self.register_buffer("mean", torch.zeros(in_features))
+        self.register_buffer("directions", torch.eye(in_features, out_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean.unsqueeze(-2)) @ self.directions
 
 
 class LinearReLU(nn.Module):
@@ -76,7 +99,7 @@ class MnistCnn(nn.Module):
         return conv_pool(x, conv.weight.unsqueeze(0), conv.bias.unsqueeze(0))
 
 
-Encoder = Identity | LinearReLU | MnistCnn
+Encoder = Identity | Whitened | LinearReLU | MnistCnn
 
 
 def make_encoder(name: str, in_features: int | None, out_features: int | None, dropout: float | None) -> Encoder:
@@ -95,6 +118,10 @@ def make_encoder(name: str, in_features: int | None, out_features: int | None, d
         return LinearReLU(
             in_features, 512 if out_features is None else out_features, 0.0 if dropout is None else dropout
         )
+    if name == "whitened":
+        if dropout:
+            raise InputError("encoder_dropout is set, but the encoder 'whitened' has no dropout: leave it out")
+        return Whitened(in_features, min(DIRECTIONS, in_features) if out_features is None else out_features)
     if out_features not in (None, in_features):
         raise InputError(
             f"encoder_features is {out_features}, but the encoder 'identity' keeps the {in_features} features: "

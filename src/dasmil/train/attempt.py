@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ from dasmil.train.config import TrainingConfig
 from dasmil.train.defaults import reading_weights
 from dasmil.train.evaluate import bag_logits, mean_losses
 from dasmil.train.feed import Feed, Step
+from dasmil.train.held_out import Judge
 from dasmil.train.loss import BagLoss
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
 from dasmil.train.replicas import Replicas
@@ -45,12 +47,13 @@ class Attempt:
         config: TrainingConfig,
         loss: BagLoss,
         device: torch.device,
+        judge: Judge | None = None,
     ) -> None:
+        self.judge = judge
         self.owners, self.starts = owners, starts
         self.specs, self.train, self.val, self.config = specs, train, val, config
         self.loss, self.device = loss, device
         self.classes = len(loss.class_weights)
-        self.labels = torch.from_numpy(train.facts.labels).to(device)
         self.replicas = Replicas(models, device)
         self.stacked, self.why_not_stacked = self._may_stack()
         self.base_lr, self.weight_decay = self._rates()
@@ -58,6 +61,8 @@ class Attempt:
         self.optimizer = self._make_optimizer()
         self.states = [RunState() for _ in specs]
         self.best = self.replicas.flat.detach().clone() if config.selection == "best-val" else None
+        self.judged = self.replicas.flat.detach().clone() if judge or config.enough else None
+        """While starts compete, the weights at the lowest held-out loss; later, those of runs that ended early."""
         self.epoch = 0  # epochs done
 
     def run(self, after_epoch: Callable[[float], None]) -> None:
@@ -86,7 +91,7 @@ class Attempt:
     def keep(self, chosen: list[int]) -> None:
         """Go on with these replicas only."""
         state = self.optimizer.state()
-        best = self.best
+        best, judged = self.best, self.judged
         self.replicas = Replicas([self.replicas.export(r) for r in chosen], self.device)
         self.owners, self.starts = [self.owners[r] for r in chosen], [self.starts[r] for r in chosen]
         self.specs, self.states = [self.specs[r] for r in chosen], [self.states[r] for r in chosen]
@@ -96,6 +101,7 @@ class Attempt:
         self.optimizer = self._make_optimizer()
         self.optimizer.load({name: value[chosen] if value.ndim == 2 else value for name, value in state.items()})
         self.best = None if best is None else best[chosen]
+        self.judged = None if judged is None else judged[chosen]
 
     def _make_optimizer(self) -> Optimizer:
         config = self.config
@@ -108,6 +114,9 @@ class Attempt:
     def weights(self) -> Tensor:
         """The weights to keep [R, P]: of the last, or of the best validation epoch if one had a finite score."""
         last = self.replicas.flat.detach()
+        if self.judged is not None and self.best is None:
+            ended = torch.tensor([[state.stopped_epoch is not None] for state in self.states])
+            last = torch.where(ended.to(self.device), self.judged, last)
         if self.best is None:
             return last
         scored = torch.tensor([[state.best_epoch is not None] for state in self.states], device=self.device)
@@ -116,7 +125,9 @@ class Attempt:
     def kept_epoch(self, run: int) -> int:
         """The epoch that these weights are of."""
         state = self.states[run]
-        return state.best_epoch if self.best is not None and state.best_epoch else len(state.history)
+        if self.best is not None and state.best_epoch:
+            return state.best_epoch
+        return len(state.history) if state.stopped_epoch is None else state.stopped_epoch
 
     def train_losses(self) -> list[float]:
         """Loss of the kept weights on the training bags, without dropout."""
@@ -126,7 +137,8 @@ class Attempt:
         """All tensors that a checkpoint needs."""
         found = {"flat": self.replicas.flat.detach()}
         found |= {f"optimizer.{name}": value for name, value in self.optimizer.state().items()}
-        return found if self.best is None else {**found, "best": self.best}
+        found |= {} if self.best is None else {"best": self.best}
+        return found | ({} if self.judged is None else {"judged": self.judged})
 
     def restore(self, tensors: dict[str, Tensor], epoch: int, states: list[dict[str, Any]]) -> None:
         """Go on after this epoch."""
@@ -135,6 +147,8 @@ class Attempt:
         self.optimizer.load({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         if self.best is not None:
             self.best.copy_(tensors["best"])
+        if self.judged is not None:
+            self.judged.copy_(tensors["judged"])
         self.states = [RunState(**state) for state in states]
         self.epoch = epoch
 
@@ -175,6 +189,11 @@ class Attempt:
         """Whether a run still has several starts."""
         return len(set(self.owners)) < len(self.owners)
 
+    @property
+    def feed(self) -> Feed:
+        """The bags that a step may see: while starts compete, those that do not judge them."""
+        return self.judge.learn if self.judge and self.choosing else self.train
+
     def _seen(self, n: int) -> int:
         """How many instances of a bag of n a training step sees."""
         return min(n, self.config.starts_instances) if self.choosing else n
@@ -199,13 +218,15 @@ class Attempt:
             int(np.random.SeedSequence([self.starts[0], epoch, *seeds]).generate_state(1, np.uint64)[0]) >> 1
         )
         replicas.model.train()
-        steps = len(self.train.facts.ids)
+        feed = self.feed
+        labels_of = torch.from_numpy(feed.facts.labels).to(self.device)
+        steps = len(feed.facts.ids)
         total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)
         losses, logits, bags = [], [], []
         gradient: Tensor | None = None
-        for index, step in enumerate(map(self._part, self.train.epoch(rngs))):
+        for index, step in enumerate(map(self._part, feed.epoch(rngs))):
             features = jitter_digits(step.features) if config.augment == "digits" else step.features
-            labels = self.labels[torch.from_numpy(step.bags).to(self.device)]
+            labels = labels_of[torch.from_numpy(step.bags).to(self.device)]
             logit, loss, new = self._gradient(features, step.coords, step.section, labels)
             losses.append(loss)
             logits.append(logit)
@@ -266,7 +287,7 @@ class Attempt:
                 "epoch": epoch + 1,
                 "lr": self.specs[run].lr * self.lr[0],
                 "train_loss": train_loss[run],
-                "train_balanced_accuracy": self._metric(self.train, seen[run], "balanced_accuracy", bags[:, run]),
+                "train_balanced_accuracy": self._metric(self.feed, seen[run], "balanced_accuracy", bags[:, run]),
             }
             if self.val is not None and val_logits is not None:
                 row["val_loss"] = val_losses[run]
@@ -274,6 +295,8 @@ class Attempt:
                     row[f"val_{name}"] = self._metric(self.val, val_logits[run], name)
                 self._note_best(run, state, row)
             table.append(row)
+        self._note_judged(table)
+        self._end_early(table)
         if self.replicas.model.distance_parameters():
             for run, row in enumerate(table):
                 for k, learned in enumerate(self.replicas.export(run).learned_distances()):
@@ -296,6 +319,51 @@ class Attempt:
             return float("nan")
         labels = feed.facts.labels if bags is None else feed.facts.labels[bags]
         return score(labels, probabilities(logits, self.classes))[name]
+
+    def judge_untrained(self) -> None:
+        """What the held-out bags say before the first step: a start may know something already."""
+        assert self.judge is not None
+        feeds = (self.judge.learn, self.judge.feed)
+        learned, judged = (mean_losses(self.loss, self._scored(feed), feed.facts.labels) for feed in feeds)
+        aurocs = [self._metric(self.judge.feed, row, "auroc") for row in self._scored(self.judge.feed)]
+        for state, train_loss, loss, auroc in zip(self.states, learned, judged, aurocs, strict=True):
+            state.untrained = {"epoch": 0, "loss": loss, "auroc": auroc, "train_loss": train_loss}
+            state.judged = state.untrained
+
+    def _note_judged(self, table: list[Row]) -> None:
+        """While starts compete: their loss on the bags that judge them, and the weights where it was lowest."""
+        if self.judge is None or not self.choosing:
+            return
+        assert self.judged is not None
+        feed = self.judge.feed
+        logits = self._scored(feed)
+        losses = mean_losses(self.loss, logits, feed.facts.labels)
+        for run, (state, row) in enumerate(zip(self.states, table, strict=True)):
+            row["held_out_loss"] = losses[run]
+            row["held_out_auroc"] = self._metric(feed, logits[run], "auroc")
+            if np.isfinite(losses[run]) and losses[run] < state.judged.get("loss", math.inf):
+                state.judged = {
+                    "epoch": row["epoch"], "loss": losses[run], "auroc": row["held_out_auroc"],
+                    "train_loss": row["train_loss"],
+                }  # fmt: skip
+                self.judged[run] = self.replicas.flat.detach()[run]
+
+    def _end_early(self, table: list[Row]) -> None:
+        """End runs that know their training bags, and those for which more would be learning by heart."""
+        if self.judged is None or self.choosing or self.best is not None:
+            return
+        enough = self.config.enough * self.loss.constant_guess
+        for run, (state, row) in enumerate(zip(self.states, table, strict=True)):
+            if state.stopped_epoch is not None:
+                continue
+            latest = [past["train_loss"] for past in state.history[-2:]] + [row["train_loss"]]
+            if state.stop_below is not None:
+                ended = row["train_loss"] <= state.stop_below or row["epoch"] >= (state.stop_at or 0)
+            else:
+                ended = len(latest) == 3 and max(latest) < enough
+            if ended:
+                state.stopped_epoch = int(row["epoch"])
+                self.judged[run] = self.replicas.flat.detach()[run]
 
     def _note_best(self, run: int, state: RunState, row: Row) -> None:
         if self.best is None or state.stopped_epoch is not None:

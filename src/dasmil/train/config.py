@@ -64,6 +64,15 @@ class TrainingConfig(BaseModel):
         le=10**9,
         description="while starts compete, larger bags are given as random parts of this size, drawn anew",
     )
+    simple_starts: int = Field(
+        6,
+        ge=0,
+        description="starts, besides those at different lengths, from pairs of instance types that come near; "
+        "with them one from the mean features; 0 = none",
+    )
+    held_out: bool = Field(
+        True, description="starts compete on a quarter of the training bags that they do not see until one is chosen"
+    )
     restarts: int = Field(
         2,
         ge=0,
@@ -72,6 +81,13 @@ class TrainingConfig(BaseModel):
     )
     stuck_above: float = Field(
         0.25, gt=0, description="a run did not fit if its final training loss is above this share of a constant guess"
+    )
+
+    enough: float = Field(
+        0.0,
+        ge=0,
+        description="a run ends when its training loss was below this share of a constant guess for three "
+        "epochs; 0 = never",
     )
 
     selection: Literal["last", "best-val"] = Field("last", description="which epoch's weights are kept")

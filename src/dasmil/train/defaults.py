@@ -16,8 +16,10 @@ ENCODED = 32
 OUTPUT = 16
 STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 2000, 20, 200
 BAGS_PER_STEP = 4
-FEATURE_VECTORS: dict[str, Any] = {"accumulate": BAGS_PER_STEP, "clip": 1.0, "schedule": "hold-linear"}
-LEARNED_DISTANCES: dict[str, Any] = {"lr": 5e-3, "starts": 12}
+FEATURE_VECTORS: dict[str, Any] = {
+    "accumulate": BAGS_PER_STEP, "clip": 1.0, "schedule": "hold-linear", "enough": 0.01,
+}  # fmt: skip
+LEARNED_DISTANCES: dict[str, Any] = {"lr": 5e-3, "starts": 6}
 
 
 def default_settings(model: str, feature_shape: Sequence[int], bags: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def default_options(
     if len(feature_shape) != 1 or preset is not None or "encoder" in given or model not in MODELS:
         return dict(given)
     known = MODELS[model].options()
-    options: dict[str, Any] = {"encoder": "linear-relu", "encoder_features": ENCODED}
+    options: dict[str, Any] = {"encoder": "whitened"}
     if {"out_features", "pooling"} <= set(known):
         heads = max(1, int(given.get("heads", known.get("heads", 1))))
         options["out_features"] = math.ceil(OUTPUT / heads) * heads

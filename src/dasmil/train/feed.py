@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,16 @@ class Group:
         section = None if self.section is None else self.section.index_select(0, index)
         return self.features.index_select(0, index), self.coords.index_select(0, index), section
 
+    def part(self, place: NDArray[np.int64]) -> Group:
+        """The members with a new number (place >= 0) under that number."""
+        positions = np.flatnonzero(place[self.members] >= 0)
+        members = place[self.members[positions]]
+        if len(positions) == len(self.members):
+            return replace(self, members=members)
+        index = torch.from_numpy(positions).to(self.features.device)
+        section = None if self.section is None else self.section.index_select(0, index)
+        return Group(members, self.features.index_select(0, index), self.coords.index_select(0, index), section)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -105,6 +115,19 @@ class Step:
     features: Tensor
     coords: Tensor
     section: Tensor | None
+
+
+class Part(Sequence[Bag]):
+    """Some of the bags, in this order."""
+
+    def __init__(self, bags: Sequence[Bag], indices: list[int]) -> None:
+        self.bags, self.indices = bags, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Bag:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.bags[self.indices[index]]
 
 
 class Feed:
@@ -118,7 +141,9 @@ class Feed:
         memory_gb: float,
         name: str = "training",
         labelled: bool = True,
+        observe: Callable[[Bag], None] | None = None,
     ) -> None:
+        """observe: hears every bag once, while the bags are read to be checked."""
         if len(bags) == 0:
             raise DataError(f"there are no {name} bags")
         self.bags = bags
@@ -137,6 +162,8 @@ class Feed:
         for bag in read_ahead(bags, range(len(bags))):
             first = first or bag
             _check(bag, first, name, labelled)
+            if observe is not None:
+                observe(bag)
             ids.append(bag.bag_id)
             patient_ids.append(bag.patient_id)
             labels.append(UNLABELLED if bag.label is None else bag.label)
@@ -171,6 +198,27 @@ class Feed:
         )
         if kept is not None:
             self._groups = _grouped(kept, self.facts.sizes, device)
+
+    def part(self, indices: Sequence[int]) -> Feed:
+        """Some of the bags as a set of their own; what is in memory is not read again."""
+        chosen = np.asarray(indices)
+        part = object.__new__(Feed)
+        part.bags = Part(self.bags, chosen.tolist())
+        part._device = self._device
+        part.facts = replace(
+            self.facts,
+            ids=tuple(self.facts.ids[i] for i in chosen),
+            patient_ids=tuple(self.facts.patient_ids[i] for i in chosen),
+            labels=self.facts.labels[chosen],
+            sizes=self.facts.sizes[chosen],
+            fingerprint="",
+        )
+        part._groups = None
+        if self._groups is not None:
+            place = np.full(len(self.facts.ids), -1)
+            place[chosen] = np.arange(len(chosen))
+            part._groups = [group.part(place) for group in self._groups if (place[group.members] >= 0).any()]
+        return part
 
     def epoch(self, rngs: Sequence[np.random.Generator]) -> Iterator[Step]:
         """One pass: every run sees every bag once, in an order of its own, in steps of equal bag size.

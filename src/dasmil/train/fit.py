@@ -11,21 +11,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dasmil.baselines.whitening import MOST, Directions, Sample, WhitenedBags
 from dasmil.devices import choose_device
 from dasmil.errors import InputError, shown
-from dasmil.models import create_model, resolve_options
+from dasmil.models import MODELS, resolve_options
 from dasmil.models.base import MILModel
 from dasmil.runs import RunWriter
 from dasmil.stats import probabilities
 from dasmil.train.config import TrainingConfig, training_config
-from dasmil.train.defaults import default_options, default_settings, fit_to_features
-from dasmil.train.distances import finds_length, with_scale, with_start
+from dasmil.train.defaults import default_options, default_settings
+from dasmil.train.distances import finds_length, with_scale
 from dasmil.train.evaluate import model_logits
+from dasmil.train.factory import Factory
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.loop import START_RATES, Finished, Progress, RunSpec, Training, start_rate
+from dasmil.train.held_out import Judge
+from dasmil.train.loop import Finished, Progress, RunSpec, Training
 from dasmil.train.loss import BagLoss
 from dasmil.train.results import write_results
+from dasmil.train.starts import length_starts, mean_start, simple_starts
 from dasmil.types import Bag
+
+START_RATES = (1.0, 2.0)
+"""Learning rates of the starts of one length, in units of the run's, where features are not whitened."""
+SET_NAMES = {"train": "training", "val": "validation"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +97,12 @@ def fit(
     if runs is not None and out is not None:
         raise InputError("runs with their own learning rates are not written to a run directory: leave out= away")
     if out is None:
-        given = {"tests": tests is not None, "data": data is not None, "resume": resume}
-        if useless := ", ".join(f"{name}=" for name, there in given.items() if there):
+        asked = {"tests": tests is not None, "data": data is not None, "resume": resume}
+        if useless := ", ".join(f"{name}=" for name, there in asked.items() if there):
             raise InputError(f"{useless} came without out=, the run directory that it is for: give both")
     device = choose_device(config.device)
-    train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training")
+    sample = Sample()
+    train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training", observe=sample.add)
     shape = train.facts.feature_shape
     config = training_config({**default_settings(model_name, shape, len(train.facts.ids), settings), **settings})
     specs = list(runs) if runs is not None else _specs(seeds, config)
@@ -108,55 +117,84 @@ def fit(
     BagLoss.of(train.facts.labels, classes, config.balance_classes, device)  # refuses before a folder is made
     options = default_options(model_name, shape, preset, model_options or {})
     options = bag_options(model_name, preset, options, shape, train.facts.unit, classes)
+    given = {"train": train} | ({} if val is None else {"val": val})
+    directions = sample.directions(options.get("encoder_features") or MOST) if _whitens(options) else None
+    if directions is not None:
+        train = whitened_feed(train, directions, device, config.memory_gb)
+        val = None if val is None else whitened_feed(val, directions, device, config.memory_gb)
     options, lengths = with_scale(model_name, options, train, from_data=config.distance_init == "data")
-
-    starts = config.starts if finds_length(options, lengths) else 1
-
-    def make_model(seed: int, start: int) -> MILModel:
-        length = start if starts == 1 else start // len(START_RATES)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(np.random.SeedSequence([seed, start]).generate_state(1, np.uint64)[0]) >> 1)
-            model = create_model(model_name, **with_start(model_name, options, lengths, length))
-        if config.feature_step != "common":
-            fit_to_features(model, train.facts.feature_square)
-        return model
+    compete = config.starts > 1 and finds_length(options, lengths)
+    judge = Judge.of(train) if compete and config.held_out else None
+    learn = judge.learn if judge else train
+    starts = length_starts(config.starts if compete else 1, START_RATES if compete and directions is None else (1.0,))
+    if directions is not None and classes == 2 and config.simple_starts:
+        if judge:
+            starts = [*simple_starts(learn, directions.within, config.simple_starts), *starts]
+        elif MODELS[model_name].position == "none":
+            starts = [mean_start(learn)]
+    factory = Factory(
+        model_name,
+        options,
+        lengths,
+        starts,
+        learn,
+        train,
+        directions=directions,
+        scaled=config.feature_step != "common",
+    )
 
     store = None
     if out is not None:
-        described = {"name": model_name, "preset": preset, "options": make_model(specs[0].seed, 0).config}
+        described = {
+            "name": model_name,
+            "preset": preset,
+            "options": factory.finish(factory.make(specs[0].seed, 0)).config,
+        }
         resolved = {
             "model": described,
             "data": dict(data or {}),
             "training": config.model_dump(mode="json"),
             "seeds": [s.seed for s in specs],
         }
-        sets = {"train": train.facts} | ({} if val is None else {"val": val.facts})
+        sets = {name: feed.facts for name, feed in given.items()}
         store = RunWriter.open(out, resolved, data_record(sets, data), resume=resume)
     listeners = _listeners(on_epoch, store, config)
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
         training = Training(
-            make_model, specs, train, val, config,
-            classes=classes, device=device, starts=starts, store=store, on_epoch=listeners, note=note,
+            factory, specs, train, val, config,
+            classes=classes, device=device, judge=judge, store=store, on_epoch=listeners, note=note,
         )  # fmt: skip
         outcome = training.run()
     trained = [
         TrainedRun(
-            spec.seed, spec.lr * start_rate(attempts[0].start, starts), spec.weight_decay, model,
+            spec.seed, spec.lr * factory.start(attempts[0].start).rate, spec.weight_decay, factory.finish(model),
             attempts[0].history, attempts[0].fitted, attempts[0].reason,
             attempts[0].train_loss, attempts[0].epoch, attempts,
         )
         for spec, (model, attempts) in zip(specs, outcome, strict=True)
     ]  # fmt: skip
     if store is not None:
-        sets = {"train": train} | ({} if val is None else {"val": val})
+        sets = dict(given)
         # Test bags are opened only here, when the weights are final.
-        seen = {"training": train.facts} | ({} if val is None else {"validation": val.facts})
+        seen = {SET_NAMES[name]: feed.facts for name, feed in given.items()}
         for name, bags in (tests() if callable(tests) else tests or {}).items():
             sets[name] = Feed(bags, device, memory_gb=config.memory_gb, name=name)
-            _check_alike(train.facts, sets[name].facts, name, classes)
+            _check_alike(given["train"].facts, sets[name].facts, name, classes)
             _check_apart(seen, sets[name].facts, name)
         write_results(store, trained, sets, classes)
     return trained
+
+
+def _whitens(options: Mapping[str, Any]) -> bool:
+    return options.get("encoder") == "whitened"
+
+
+def whitened_feed(feed: Feed, directions: Directions, device: torch.device, memory_gb: float) -> Feed:
+    """The same bags with their features read in these directions, in memory where they then fit."""
+    bags: Sequence[Bag] = WhitenedBags(feed.bags, directions)
+    if feed.facts.sizes.sum() * len(directions) * 4 <= memory_gb * 2**30:
+        bags = list(bags)
+    return Feed(bags, device, memory_gb=memory_gb)
 
 
 MOST_SEEDS = 1000

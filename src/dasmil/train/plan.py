@@ -139,6 +139,8 @@ def make_plan(
     memory = _extend([p.n for p in telling], [p.step_bytes for p in telling], powers)
     starts = config.starts if "theta_init" in MODELS[model].options() and "theta_init" not in (options or {}) else 1
     starts = starts if config.distance_init == "data" else 1
+    if starts > 1 and config.simple_starts and preset is None and "encoder" not in (options or {}):
+        starts += config.simple_starts + 1  # and one from the mean features
     parts = np.minimum(sizes, config.starts_instances)  # what competing starts see of the bags
     together = starts if seeds * starts * int(parts.max()) <= config.stacked_instances else 1
     base = int(np.median([p.base_bytes for p in probes]))

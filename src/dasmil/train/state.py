@@ -27,6 +27,14 @@ class RunState:
     best_score: float | None = None
     best_epoch: int | None = None
     stopped_epoch: int | None = None
+    judged: dict[str, float] = field(default_factory=dict)
+    """The epoch with the lowest loss on held-out bags while starts compete: epoch, loss, auroc, train_loss."""
+    untrained: dict[str, float] = field(default_factory=dict)
+    """The same before the first step."""
+    stop_below: float | None = None
+    """Training ends at this training loss: held-out bags said that more is learning by heart."""
+    stop_at: int | None = None
+    """Or after this epoch, whatever its training loss."""
     rivals: list[dict[str, Any]] = field(default_factory=list)
     """The starts that this one was preferred to: number, epoch, training loss, theta_init and learning rate."""
 
@@ -45,6 +53,8 @@ class Finished:
     start: int
     """Which start it was: the number that, with the seed, gives the untrained model."""
     rivals: list[dict[str, Any]]
+    held_out: dict[str, float] = field(default_factory=dict)
+    """What the held-out training bags said when the start was chosen: loss, auroc, epoch, bags, starts, p."""
 
 
 class Store(Protocol):

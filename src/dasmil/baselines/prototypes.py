@@ -1,0 +1,69 @@
+"""Types of instances without labels: centres of k-means over whitened features, and how near types come in a bag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+
+from dasmil.types import Bag
+
+INSTANCES_PER_BAG = 200
+PER_TYPE = 1000
+"""Instances of one type in one bag that are looked at; of a common type some are always near."""
+FAR = 10.0  # types that do not meet in a bag count as this many times its extent apart
+
+
+def find_types(bags: Sequence[Bag], count: int, within: int, seed: int = 0) -> NDArray[np.float32]:
+    """Centres [count, within] of the types that instances fall into, by their first ``within`` features."""
+    from sklearn.cluster import KMeans
+
+    rng = np.random.default_rng(seed)
+    some = np.concatenate(
+        [bag.features[torch.from_numpy(rng.permutation(len(bag))[:INSTANCES_PER_BAG]), :within].numpy() for bag in bags]
+    )
+    count = min(count, len(np.unique(some, axis=0)))
+    fitted = KMeans(count, n_init=2, max_iter=50, random_state=seed).fit(some)  # pyright: ignore[reportArgumentType]
+    return fitted.cluster_centers_.astype(np.float32)
+
+
+def type_of(features: NDArray[np.float32], centres: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The nearest centre of every instance [n]."""
+    x = features[:, : centres.shape[1]]
+    return ((centres**2).sum(1) - 2 * x @ centres.T).argmin(1)
+
+
+def composition(kinds: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """The share of every type [count]."""
+    return np.bincount(kinds, minlength=count) / len(kinds)
+
+
+def nearest_distances(bag: Bag, kinds: NDArray[np.int64], count: int, seed: int = 0) -> NDArray[np.float64]:
+    """The smallest distance of two instances of each pair of types [pairs], in the order of ``type_pairs``.
+
+    Instances in different sections have no distance.
+    """
+    rng = np.random.default_rng(seed)
+    places = bag.coords.double().numpy()
+    extent = max(1.0, float(np.ptp(places, axis=0).max()))
+    if bag.section is not None:
+        apart = 2 * FAR * extent * bag.section.double().numpy()[:, None]
+        places = np.concatenate([places, apart], axis=1)
+    chosen = [np.flatnonzero(kinds == kind) for kind in range(count)]
+    chosen = [rng.permutation(own)[:PER_TYPE] for own in chosen]
+    trees = [KDTree(places[own]) if len(own) else None for own in chosen]
+    found = np.full(count * (count - 1) // 2, FAR * extent)
+    for number, (a, b) in enumerate(type_pairs(count)):
+        large, small = (a, b) if len(chosen[a]) >= len(chosen[b]) else (b, a)
+        tree = trees[large]
+        if tree is not None and len(chosen[small]):
+            found[number] = min(found[number], tree.query(places[chosen[small]])[0].min())
+    return found
+
+
+def type_pairs(count: int) -> list[tuple[int, int]]:
+    """All pairs of different types."""
+    return [(a, b) for a in range(count) for b in range(a + 1, count)]

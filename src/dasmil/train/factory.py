@@ -1,0 +1,91 @@
+"""Where the models of a training come from: untrained ones for every run and start, and finished ones for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dasmil.baselines.whitening import Directions
+from dasmil.models import create_model
+from dasmil.models.base import MILModel
+from dasmil.train.defaults import fit_to_features
+from dasmil.train.distances import Lengths, with_start
+from dasmil.train.feed import Feed
+from dasmil.train.starts import Start, begin, mean_start
+
+
+class Factory:
+    """Makes models: the same run and start give the same weights.
+
+    With directions the models train on features that were read in them already; ``finish`` puts the directions in
+    front, so that the user's model takes features as they are. starts: of a first attempt, in order; further attempts
+    start from further lengths. learn: the bags to learn from while starts compete; train: all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        lengths: Lengths | None,
+        starts: Sequence[Start],
+        learn: Feed,
+        train: Feed,
+        *,
+        directions: Directions | None,
+        scaled: bool,
+    ) -> None:
+        self.name, self.options, self.lengths, self.starts = name, dict(options), lengths, list(starts)
+        self.learn, self.train, self.directions, self.scaled = learn, train, directions, scaled
+        if directions is not None:
+            self.options |= {"in_features": len(directions), "encoder_features": len(directions)}
+
+    def start(self, number: int) -> Start:
+        """Start 0, 1, 2, ...; those after the first attempt's are its lengths again, with lengths of their own."""
+        if number < len(self.starts):
+            return self.starts[number]
+        again = [start for start in self.starts if start.kind == "length"]
+        round_, place = divmod(number - len(self.starts), len(again))
+        return Start("length", again[place].number + (round_ + 1) * (again[-1].number + 1), again[place].rate)
+
+    def numbers(self, attempt: int) -> list[int]:
+        """The starts of an attempt."""
+        if attempt == 0:
+            return list(range(len(self.starts)))
+        count = sum(start.kind == "length" for start in self.starts)
+        first = len(self.starts) + (attempt - 1) * count
+        return list(range(first, first + count))
+
+    def make(self, seed: int, number: int, *, whole: bool = False) -> MILModel:
+        """The untrained model of a run and a start; whole: what it starts from is fitted to all training bags."""
+        start = self.start(number)
+        feed = self.train if whole else self.learn
+        if whole and start.kind == "mean":
+            start = mean_start(feed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]) >> 1)
+            model = create_model(self.name, **with_start(self.name, self.options, self.lengths, start.number))
+        if self.directions is not None:
+            seen = torch.ones(len(self.directions))
+            if len(self.starts) > 1 and not start.reads_between:
+                seen[self.directions.within :] = 0.0
+            model.encoder.directions.copy_(torch.diag(seen))  # pyright: ignore
+        elif self.scaled:
+            fit_to_features(model, feed.facts.feature_square)
+        begin(model, start, feed)
+        return model
+
+    @torch.no_grad()
+    def finish(self, model: MILModel) -> MILModel:
+        """The user's model of a trained one."""
+        if self.directions is None:
+            return model
+        state = model.state_dict()
+        state["encoder.mean"] = self.directions.mean.to(state["encoder.mean"])
+        state["encoder.directions"] = self.directions.axes.to(state["encoder.directions"]) @ state["encoder.directions"]
+        with torch.random.fork_rng(devices=[]):
+            whole = create_model(model.name, **{**model.config, "in_features": len(self.directions.mean)})
+        whole.load_state_dict(state)
+        return whole.to(next(model.parameters()).device).eval()

@@ -1,0 +1,47 @@
+"""Training bags that are held out while starts compete: who learned something, and who learned by heart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from dasmil.data.splits import split_patients
+from dasmil.train.feed import Feed
+
+SHARE = 0.25
+FEWEST = 4
+"""Held-out bags of every class without which nothing can be judged."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The training bags in two parts, by patient: starts learn from one and are judged on the other."""
+
+    learn: Feed
+    feed: Feed
+
+    @staticmethod
+    def of(train: Feed) -> Judge | None:
+        """A quarter of the training bags, stratified by class; None where that is fewer than four of a class."""
+        facts = train.facts
+        if np.bincount(facts.labels).min() * SHARE < FEWEST or len(set(facts.patients)) < 2:
+            return None
+        parts = split_patients(facts.patients, facts.labels.tolist(), {"learn": 1 - SHARE, "judge": SHARE})
+        learn, judge = (facts.labels[parts[name]] for name in ("learn", "judge"))
+        if np.bincount(judge, minlength=facts.classes).min() < FEWEST or len(np.unique(learn)) < facts.classes:
+            return None  # a few patients with many bags each
+        return Judge(train.part(parts["learn"]), train.part(parts["judge"]))
+
+
+def chance_of(labels: NDArray[np.int64], auroc: float, tried: int) -> float:
+    """How often the best of so many blind guesses would have this AUROC or more on these bags, at most.
+
+    Two classes; the AUROC of a blind guess taken as normal, as in the test of Mann and Whitney.
+    """
+    positives = int((labels == 1).sum())
+    negatives = len(labels) - positives
+    spread = np.sqrt((len(labels) + 1) / (12 * positives * negatives))
+    return float(min(1.0, tried * norm.sf((auroc - 0.5) / spread)))
