@@ -49,8 +49,9 @@ class MILModel(nn.Module):
 
     in_features: numbers per instance (not needed by the encoder "mnist-cnn"); encoder: "identity", "whitened" (frozen
     directions, which training fits first), "linear-relu" or "mnist-cnn"; encoder_features: output size of "whitened"
-    (16) and "linear-relu" (512); encoder_dropout: 0.5 before the last layer of "mnist-cnn", 0 after "linear-relu"; n_classes: 2 gives one logit, k > 2 gives k logits; distance_scale: the length,
-    in the unit of the coordinates, that means 1; unit: of the coordinates, "um" or "px".
+    (16) and "linear-relu" (512); encoder_dropout: 0.5 before the last layer of "mnist-cnn", 0 after "linear-relu";
+    n_classes: 2 gives one logit, k > 2 gives k logits; distance_scale: the length, in the unit of the coordinates, that
+    means 1; unit: of the coordinates, "um" or "px".
     """
 
     name: ClassVar[str]
