@@ -39,9 +39,9 @@ def test_starts_compete_on_parts_of_large_bags(monkeypatch: pytest.MonkeyPatch) 
     fake(monkeypatch)
     settings = {"starts": 12, "starts_instances": 500, "starts_share": 0.25, "epochs": 40}
     plan = make_plan("das-mil", [1000, 50_000], 768, memory_gb=4, settings=settings)
-    part = 12 * 2 * (0.01 + 1e-5 * 500 + 1e-8 * 500**2)
+    part = 19 * 2 * (0.01 + 1e-5 * 500 + 1e-8 * 500**2)  # twelve lengths, six relations, one of mean features
     assert plan.seconds_per_starts_epoch == pytest.approx(part, rel=1e-3)
-    whole = plan.seconds_per_epoch  # here one epoch of whole bags costs more than one of twelve starts
+    whole = plan.seconds_per_epoch  # here one epoch of whole bags costs more than one of all starts
     assert plan.seconds_in_all == pytest.approx((10 * part + 30 * whole, part + 39 * whole), rel=1e-3)
     alone = make_plan("max-pool", [1000, 50_000], 768, memory_gb=4, settings={"epochs": 40})
     assert alone.seconds_in_all == pytest.approx((40 * whole, 40 * whole), rel=1e-3)

@@ -242,7 +242,7 @@ def test_what_is_no_run_is_said(tmp_path, finished):
 def test_summary_over_folds(tmp_path, capsys):
     for k in range(3):
         dasmil.fit("max-pool", toy_bags(12, seed=k), toy_bags(8, seed=10 + k, prefix=f"val{k}"), epochs=2, seeds=2,
-                   out=tmp_path / f"fold-{k}",
+                   out=tmp_path / f"fold-{k}", model_options={"encoder": "linear-relu"},
                    tests={"test": toy_bags(10, seed=20 + k, prefix=f"test{k}")})  # fmt: skip
     summary = write_fold_summary(tmp_path, 3)
     folds = [json.loads((tmp_path / f"fold-{k}" / "summary.json").read_text()) for k in range(3)]
@@ -289,7 +289,7 @@ def test_a_run_that_learned_by_heart_is_named(tmp_path, capsys):
 
     for name, tells, expected in (("noise", 0.0, [0, 1]), ("signal", 9.0, [])):
         out = tmp_path / name
-        settings = {"epochs": 60, "lr": 0.01, "seeds": 2, "out": out}
+        settings = {"epochs": 60, "lr": 0.01, "seeds": 2, "out": out, "model_options": {"encoder": "linear-relu"}}
         runs = dasmil.fit("max-pool", bags(16, "train", tells), bags(30, "val", tells), **settings)
         assert all(run.fitted for run in runs)
         summary = json.loads((out / "summary.json").read_text())

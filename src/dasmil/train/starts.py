@@ -35,6 +35,7 @@ class Start:
     """Learning rate in units of the run's: a faster one escapes from some plateaus only."""
     relation: Relation | None = None
     direction: NDArray[np.float64] | None = None
+    bias: float = 0.0
 
     @property
     def reads_between(self) -> bool:
@@ -58,7 +59,8 @@ def simple_starts(feed: Feed, within: int, relations: int) -> list[Start]:
 def mean_start(feed: Feed) -> Start:
     """The direction of the mean features that tells the bags to learn from apart."""
     means = np.stack([feed.bags[i].features.mean(0).numpy() for i in range(len(feed.bags))])
-    return Start("mean", direction=mean_direction(means, feed.facts.labels))
+    direction, bias = mean_direction(means, feed.facts.labels)
+    return Start("mean", direction=direction, bias=bias)
 
 
 def _some(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -70,43 +72,54 @@ def _some(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.sort(np.concatenate([part[: max(2, round(most * len(part) / len(labels)))] for part in parts]))
 
 
-def mean_direction(means: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The direction of a logistic regression on the mean features of bags [bags, k]."""
-    from sklearn.linear_model import LogisticRegressionCV
+def mean_direction(means: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[NDArray[np.float64], float]:
+    """Weights [k] and bias of a logistic regression on the mean features of bags [bags, k].
 
-    spread = np.maximum(means.std(0), 1e-6)
+    Folds choose its ridge, and their logits of bags that they did not see how much a logit is worth.
+    """
+    from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+    from sklearn.model_selection import cross_val_predict
+
+    centre, spread = means.mean(0), np.maximum(means.std(0), 1e-6)
     folds = min(5, int(np.bincount(labels).min()))
     if folds < 2:
-        return np.zeros(means.shape[1])
+        return np.zeros(means.shape[1]), 0.0
+    x = (means - centre) / spread
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of coming changes in scikit-learn's names
-        fitted = LogisticRegressionCV(
+        chosen = LogisticRegressionCV(
             Cs=list(MEAN_STRENGTHS),  # pyright: ignore[reportArgumentType]
             cv=folds,
             scoring="neg_log_loss",
             class_weight="balanced",
             max_iter=500,
-        ).fit((means - means.mean(0)) / spread, labels)
-    return (fitted.coef_[0] / spread).astype(np.float64)
+        ).fit(x, labels)
+        again = LogisticRegression(C=float(chosen.C_[0]), class_weight="balanced", max_iter=500)
+        unseen = cross_val_predict(again, x, labels, cv=folds, method="decision_function")
+        worth = LogisticRegression(class_weight="balanced").fit(np.asarray(unseen).reshape(-1, 1), labels)
+    scale = max(0.0, float(worth.coef_[0, 0]))
+    weights = scale * (chosen.coef_[0] / spread).astype(np.float64)
+    return weights, float(scale * chosen.intercept_[0] + worth.intercept_[0] - weights @ centre)
 
 
 @torch.no_grad()
 def begin(model: MILModel, start: Start, feed: Feed) -> None:
-    """Put a start into an untrained model, and fit the last layer's one weight and bias to the bags to learn from."""
-    if start.kind == "length":
-        return
+    """Put a start into an untrained model, where it can begin so."""
+    last = model.classifier
     if start.kind == "mean":
         assert start.direction is not None
-        begun = model.begin_mean(torch.from_numpy(start.direction).float())
-    else:
+        if model.begin_mean(torch.from_numpy(start.direction).float()):
+            assert isinstance(last, Linear)
+            assert last.bias is not None
+            last.bias.fill_(start.bias)
+    elif start.kind == "relation":
         relation = start.relation
         assert relation is not None
         first, second = (torch.zeros(model.encoded) for _ in range(2))
         first[: len(relation.first)] = torch.from_numpy(relation.first)
         second[: len(relation.second)] = torch.from_numpy(relation.second)
-        begun = model.begin_near(first, second, relation.length, float(np.median(feed.facts.sizes)))
-    if begun:
-        _calibrate(model, feed)
+        if model.begin_near(first, second, relation.length, float(np.median(feed.facts.sizes))):
+            _calibrate(model, feed)
 
 
 def _calibrate(model: MILModel, feed: Feed) -> None:
