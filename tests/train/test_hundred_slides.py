@@ -54,6 +54,16 @@ def test_shuffled_labels_are_not_learned_by_heart():
     assert run.train_loss > 0.2  # a memoriser comes to 0
 
 
+def test_the_run_directory_tells_what_held_out_bags_said(tmp_path):
+    dasmil.fit("das-mil", rare_pairs(32), epochs=1, out=tmp_path / "run")
+    attempt = dasmil.Run.read(tmp_path / "run").seeds[0].status["attempts"][0]
+    assert attempt["held_out"]["auroc"] >= 0.9
+    assert attempt["held_out"]["bags"] == 8
+    mean = attempt["preferred_to"][0]
+    assert mean["start"] == 0
+    assert mean["train_loss"] == mean["held_out"]["train_loss"] != mean["held_out"]["loss"]
+
+
 def test_other_bags_change_nothing():
     """Directions, types, pairs and starts come from the training bags alone."""
     bags = rare_pairs(32)

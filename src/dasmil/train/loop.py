@@ -191,7 +191,8 @@ class Training:
         state = attempt.states[best]
         state.rivals = [
             {
-                "start": attempt.starts[r], "epoch": attempt.epoch, "train_loss": losses[r],
+                "start": attempt.starts[r], "epoch": attempt.epoch,
+                "train_loss": attempt.states[r].judged["train_loss"] if self.judge else losses[r],
                 "theta_init": attempt.replicas.models[r].config.get("theta_init"), "lr": attempt.specs[r].lr,
                 "held_out": attempt.states[r].judged,
             }

@@ -114,6 +114,7 @@ def _status(run: TrainedRun) -> SeedStatus:
                 "theta_init": a.options.get("theta_init"),
                 "beta_init": a.options.get("beta_init"),
                 "start": a.start,
+                "held_out": a.held_out,
                 "preferred_to": a.rivals,
             }
             for a in sorted(run.attempts, key=lambda a: a.attempt)
