@@ -9,6 +9,8 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from dasmil.report import pictures, write_report
 from dasmil.report.phi import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.sections import headline
+from dasmil.report.single import epochs_text
 from dasmil.runs import Run
 from dasmil.study.folds import write_fold_summary
 
@@ -331,3 +334,13 @@ def test_a_page_is_replaced_whole_or_not_at_all(binary: Path, monkeypatch: pytes
         write_report(binary)
     assert (binary / "report.html").read_text() == "old"
     assert not list(binary.glob(".report*"))
+
+
+def test_the_first_sentence_counts_the_epochs_that_were_trained():
+    def run(*done: int) -> Any:
+        seeds = [SimpleNamespace(history={"epoch": range(n)}) for n in done]
+        return SimpleNamespace(config={"training": {"epochs": 50}}, all_seeds=seeds)
+
+    assert epochs_text(run(50, 50)) == "50 epochs"
+    assert epochs_text(run(8, 8)) == "8 of at most 50 epochs"
+    assert epochs_text(run(8, 50)) == "8 to 50 of at most 50 epochs"

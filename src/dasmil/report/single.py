@@ -74,8 +74,16 @@ def lead_sentence(run: Run) -> str:
     bags = f"{plural(train, 'training bag')}" if train else "training bags"
     protocol = run.config["data"].get("protocol")
     on = run.dataset + (f" ({protocol} protocol)" if protocol else "")
-    epochs = run.config["training"].get("epochs")
-    return f"{display_name(run.model)} on {on}: {seeds_text(run)}, {epochs} epochs over {bags}."
+    return f"{display_name(run.model)} on {on}: {seeds_text(run)}, {epochs_text(run)} over {bags}."
+
+
+def epochs_text(run: Run) -> str:
+    """ "50 epochs", or "8 to 12 of at most 50 epochs" where runs ended early."""
+    most = run.config["training"].get("epochs")
+    done = [len(seed.history["epoch"]) for seed in run.all_seeds]
+    if min(done) == most:
+        return f"{most} epochs"
+    return f"{min(done)}{f' to {max(done)}' if max(done) > min(done) else ''} of at most {most} epochs"
 
 
 def result_remark(run: Run, split: str) -> str:

@@ -52,11 +52,12 @@ class TrainingConfig(BaseModel):
     starts: int = Field(
         1, ge=1, le=1000, description="starts, at different lengths, that a run with learned distances is chosen from"
     )
-    starts_share: float = Field(
-        0.25, gt=0, le=1, description="share of the epochs after which the best start by training loss goes on alone"
-    )
+    starts_share: float = Field(0.25, gt=0, le=1, description="share of the epochs after which one start goes on alone")
     starts_until: float = Field(
-        0.6, gt=0, description="a start whose training loss falls below this share of a constant guess is taken at once"
+        0.6,
+        gt=0,
+        description="without held-out bags, a start whose training loss falls below this share of a constant guess is "
+        "taken at once",
     )
     starts_instances: int = Field(
         500,
