@@ -14,7 +14,7 @@ from cyclopts import App
 from sklearn.metrics import roc_auc_score
 
 import dasmil
-from dasmil.data.made import MadeCohort, make_cohort
+from dasmil.data.synthetic import MadeCohort, make_cohort
 
 app = App()
 LR = 5e-3  # what das-mil has by default; the others get the same

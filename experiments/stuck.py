@@ -20,8 +20,8 @@ from sklearn.metrics import roc_auc_score
 
 import dasmil
 from dasmil.data.contact import ContactTask, contact_crops
-from dasmil.data.made import MadeCohort, make_cohort
 from dasmil.data.splits import make_folds
+from dasmil.data.synthetic import MadeCohort, make_cohort
 from dasmil.data.tables import read_table
 from dasmil.train.defaults import default_options, default_settings
 from dasmil.types import Bag

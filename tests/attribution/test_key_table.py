@@ -12,7 +12,7 @@ from dasmil.attribution import key_instances
 from dasmil.attribution.key_table import KeyRow, read_rows, write_markdown, write_rows
 from dasmil.cli.cohort_arguments import BagArguments
 from dasmil.cli.explain import app
-from dasmil.cli.explain_questions import Labelled
+from dasmil.cli.explain_questions import LabelledBags
 from dasmil.data.store import read_bag, write_bag
 from dasmil.errors import InputError
 from dasmil.models import create_model
@@ -134,4 +134,4 @@ def test_rows_of_built_in_data_stay_known(tmp_path):
     run = make_run(tmp_path / "a", seeds=1)
     ask = {"protocol": "clean", "given": BagArguments(), "limit": None}
     for data, split in ((None, None), ("mnist-collage-inv", "test")):
-        assert Labelled(data=data, split=split, mnist_dir=None, **ask).state(run) == ()
+        assert LabelledBags(data=data, split=split, mnist_dir=None, **ask).state(run) == ()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.data.made import MadeCohort, make_cohort, write_made_cohort
+from dasmil.data.synthetic import MadeCohort, make_cohort, write_made_cohort
 
 sys.path.insert(0, str(Path(__file__).parent))  # for calls.py
 DESIGN = MadeCohort(tiles=(60, 90), islands=(1, 1), island_tiles=(2, 3), in_features=8, distance_um=800)

@@ -20,7 +20,7 @@ import torch
 
 import dasmil.engine
 from dasmil.cli import main
-from dasmil.data.made import MadeCohort, write_made_cohort
+from dasmil.data.synthetic import MadeCohort, write_made_cohort
 from dasmil.engine import units as work_units
 from dasmil.study.trials import Journal
 

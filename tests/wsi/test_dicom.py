@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dasmil.data.store import read_bag
-from dasmil.wsi.cohort import extract
+from dasmil.wsi.batch import extract
 from dasmil.wsi.config import ExtractConfig, TissueConfig
 from dasmil.wsi.reader import Slide
 

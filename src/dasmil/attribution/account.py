@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dasmil.attribution.contributions import LayerSplit, place, pooling_weights, split_layer
-from dasmil.attribution.deciding import Deciding, Partner, Sides
+from dasmil.attribution.deciding import DecidingRows, Partner, Sides
 from dasmil.attribution.gradients import integrated_gradients, target_logit
 from dasmil.attribution.groups import Grouping, groupings
 from dasmil.attribution.layers import PlainPooling, Stack, WeightedPooling, read_structure
@@ -37,7 +37,7 @@ class Account:
         self.section = None if bag.section is None else bag.section.to(parameter.device)
         with torch.no_grad():
             self.structure = read_structure(model, self.features, self.coords, self.section)
-        self.deciding: Deciding | None = None
+        self.deciding: DecidingRows | None = None
 
     def explain(
         self, *, method: str = "auto", target: int | None = None, top: int = 100, attention: bool | None = None
@@ -143,7 +143,7 @@ class Account:
             )
             if last is None:
                 last = split
-                self.deciding = Deciding(winners, split.rows, by_head)
+                self.deciding = DecidingRows(winners, split.rows, by_head)
             distance, taken = distance + split.distance_both, taken + split.distance
             absolute_distance += split.absolute_distance
             if split.below is not None:
@@ -238,7 +238,7 @@ class Account:
             )
         return i
 
-    def _decided(self) -> Deciding:
+    def _decided(self) -> DecidingRows:
         if self.deciding is None:
             raise InputError("which rows decided is not known yet: call explain() first")
         return self.deciding
@@ -256,7 +256,7 @@ class Account:
         else:
             weights = (w if stack.pooling == "sum" else w / len(self.bag)).expand(len(self.bag), f)
         by_head = weights.detach().unflatten(-1, (stack.layers[-1].heads, -1)).transpose(0, 1)
-        self.deciding = Deciding(winners, tuple(rows), by_head)
+        self.deciding = DecidingRows(winners, tuple(rows), by_head)
 
     def _classifier(self, target: int) -> tuple[Tensor, Tensor]:
         """Weights [f] and bias of the logit of one class; of two classes, class 0 has the negative of the logit."""

@@ -41,7 +41,7 @@ class Sides:
 
 
 @dataclass(frozen=True, eq=False)
-class Deciding:
+class DecidingRows:
     """The rows of the last layer that the logit is made of: which won each feature, and their norms by head.
 
     winners: [f], of a maximum, else None; rows: of each head, row numbers and norms; weights: [h, n, o].

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dasmil.attribution.deciding import Deciding
+from dasmil.attribution.deciding import DecidingRows
 from dasmil.files import replacing
 from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation, Pair, PairSum
@@ -51,7 +51,7 @@ def account_key(model: MILModel, bag: Bag) -> str:
     return total.hexdigest()
 
 
-def write_account(path: Path, explanation: Explanation, logits: Tensor, deciding: Deciding | None) -> None:
+def write_account(path: Path, explanation: Explanation, logits: Tensor, deciding: DecidingRows | None) -> None:
     """Keep an account under its name."""
     tensors = {f"score/{name}": value for name, value in explanation.scores.items()}
     if explanation.distance_part is not None and "distance" not in explanation.scores:

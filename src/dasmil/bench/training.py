@@ -63,7 +63,7 @@ def naive_model(options: dict[str, Any]) -> Any:
     from torch import Tensor, nn
     from torch.nn import functional as F
 
-    class Naive(nn.Module):
+    class NaiveModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             d, hidden = 32, options["hidden"]
@@ -91,7 +91,7 @@ def naive_model(options: dict[str, Any]) -> Any:
             z = (a.unsqueeze(-1) * (v.unsqueeze(0) + b_v)).sum(1)
             return self.classifier(z.max(0).values)[0]
 
-    return Naive()
+    return NaiveModel()
 
 
 def naive_loop(bags: list[Bag]) -> Callable[[], float]:

@@ -126,8 +126,8 @@ def _text(f: Figures) -> str:
 def _make(folder: Path, tiles: int) -> None:
     import torch
 
-    from dasmil.data.made import MadeCohort
     from dasmil.data.store import write_bag
+    from dasmil.data.synthetic import MadeCohort
     from dasmil.models import create_model
     from dasmil.runs import Seed
 

@@ -12,10 +12,14 @@ BENCHES = {
     "models": "Memory and time of one very large bag, for the models that attend.",
     "training": "Many runs trained at once beside one bag at a time.",
     "extract": "The slide pipeline beside a bare OpenSlide loop.",
-    "cohort": "Memory of training on one very large bag.",
+    "large-bag": "Memory of training on one very large bag.",
     "engine": "Workers beside a bare loop: cost of a unit, gain of a second worker.",
     "explain": "The account of one very large bag beside the model's forward pass.",
     "viewer": "One very large bag in the viewer, in a real browser: waiting times, frames, memory.",
 }
+FORMER = {"large-bag": "cohort"}
+"""Benches that can still be called by an older name."""
+
 for _bench, _help in BENCHES.items():
-    app.command(f"dasmil.bench.{_bench}:main", name=_bench, help=_help)
+    _names = [_bench, FORMER[_bench]] if _bench in FORMER else _bench
+    app.command(f"dasmil.bench.{_bench.replace('-', '_')}:main", name=_names, help=_help)

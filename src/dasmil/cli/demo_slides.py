@@ -69,13 +69,13 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
 
 
 def _design() -> Any:
-    from dasmil.data.made import MadeCohort
+    from dasmil.data.synthetic import MadeCohort
 
     return MadeCohort(tiles=TILES, islands=(1, 3))
 
 
 def _make(out: Path, counts: tuple[int, int, int]) -> Path:
-    from dasmil.data.made import write_made_cohort
+    from dasmil.data.synthetic import write_made_cohort
 
     splits = [name for name, count in zip(("train", "val", "test"), counts) for _ in range(count)]
     return write_made_cohort(out / "cohort", len(splits), seed=1, design=_design(), splits=splits)

@@ -120,7 +120,7 @@ def explain(
     if distances:
         return ask.distances(first, output, json)
     if space_test or key_instances:
-        source = ask.Labelled(data, protocol, split, cohort, limit, mnist_dir)
+        source = ask.LabelledBags(data, protocol, split, cohort, limit, mnist_dir)
         if space_test:
             return ask.space(first, source, output, json)
         from dasmil.cli.explain_keys import keys

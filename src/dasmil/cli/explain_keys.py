@@ -13,10 +13,10 @@ from dasmil.errors import InputError
 
 if TYPE_CHECKING:
     from dasmil.attribution.key_table import KeyRow
-    from dasmil.cli.explain_questions import Labelled
+    from dasmil.cli.explain_questions import LabelledBags
 
 
-def keys(named: Sequence[Path], source: Labelled, gradient_bags: int, output: Path | None, json: bool) -> int:
+def keys(named: Sequence[Path], source: LabelledBags, gradient_bags: int, output: Path | None, json: bool) -> int:
     """Score every run named, or below a folder named; a run whose figures the output holds is not done again."""
     from dasmil.attribution.key_table import read_rows, write_markdown, write_rows
     from dasmil.cli.explain_questions import print_table
@@ -65,7 +65,7 @@ def _runs_below(path: Path) -> list[Path]:
     return done
 
 
-def _score(run: Path, source: Labelled, gradient_bags: int, stored: list[KeyRow], number: str) -> list[KeyRow]:
+def _score(run: Path, source: LabelledBags, gradient_bags: int, stored: list[KeyRow], number: str) -> list[KeyRow]:
     from dasmil.attribution.key_instances import key_scores
     from dasmil.attribution.key_table import KeyRow, digest_of
     from dasmil.cli.explain_questions import models_of, status
@@ -88,7 +88,7 @@ def _score(run: Path, source: Labelled, gradient_bags: int, stored: list[KeyRow]
     return [KeyRow.of(data, row, fitted, training, digest) for row in found]
 
 
-def _check_known(run: Path, source: Labelled) -> None:
+def _check_known(run: Path, source: LabelledBags) -> None:
     """Refuse a cohort without key instances before its locked test set is opened and counted."""
     import h5py
 

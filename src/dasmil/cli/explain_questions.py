@@ -119,7 +119,7 @@ def built_in(run: Path, data: str | None, protocol: str, split: str, index: int,
     """One bag of a built-in data set, by default the one that the run was trained on."""
     from dasmil.cli.cohort_arguments import BagArguments
 
-    bags = Labelled(data, protocol, split, BagArguments(), None, mnist_dir).load(run)
+    bags = LabelledBags(data, protocol, split, BagArguments(), None, mnist_dir).load(run)
     if not 0 <= index < len(bags):
         raise InputError(f"--index is {index}, but the split {split!r} has the bags 0 to {len(bags) - 1}")
     return bags[index]
@@ -138,7 +138,7 @@ def ground_of(bag: Bag, slide: Path | None) -> Ground | None:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledBags:
     """Where the labelled bags of a question to a whole run come from."""
 
     data: str | None
@@ -276,7 +276,7 @@ def distances(run: Path, output: Path | None, json: bool) -> int:
     return 0
 
 
-def space(run: Path, source: Labelled, output: Path | None, json: bool) -> int:
+def space(run: Path, source: LabelledBags, output: Path | None, json: bool) -> int:
     """Does space matter?"""
     from dasmil.attribution.export import write_json
     from dasmil.attribution.space_test import space_test_folds

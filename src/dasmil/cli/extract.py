@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from dasmil.cli.engine_arguments import EngineArguments
 
 if TYPE_CHECKING:
-    from dasmil.wsi.cohort import Summary
+    from dasmil.wsi.batch import Summary
 
 app = App(name="extract")
 
@@ -121,8 +121,8 @@ def extract(
     if not slides:
         print("Error: no slides given. Example: dasmil extract slides/*.svs -o bags/", file=sys.stderr)
         return 2
-    from dasmil.wsi.cohort import extract as extract_all
-    from dasmil.wsi.cohort import find_slides, read_mpp_table
+    from dasmil.wsi.batch import extract as extract_all
+    from dasmil.wsi.batch import find_slides, read_mpp_table
     from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
     from dasmil.wsi.encoders import DEFAULT_ENCODER, list_encoders
     from dasmil.wsi.progress import make_reporter

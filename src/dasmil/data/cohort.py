@@ -21,7 +21,7 @@ from dasmil.data.formats import (
     slide_name,
 )
 from dasmil.data.labels import LabelRow
-from dasmil.data.match import CohortReport, Found, Matched, found_in, match_labels, without_unreadable
+from dasmil.data.match import Candidate, CohortReport, Match, candidate, match_labels, without_unreadable
 from dasmil.data.scale import Scales
 from dasmil.errors import DataError, InputError, ScaleError
 from dasmil.types import Bag
@@ -151,10 +151,10 @@ def load_cohort(
     scales = scales or Scales()
     if isinstance(bags, str | Path):
         files = find_feature_files(Path(bags))
-        found = [found_in(path) for path in files]
+        found = [candidate(path) for path in files]
         readers = {slide_name(path): _file_source(path, scales) for path in files}
     else:
-        found = [Found(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
+        found = [Candidate(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
         readers = {bag.bag_id: _memory_source(bag) for bag in bags}
     matched = match_labels(found, labels, classes)
     matched = without_unreadable(matched, _unreadable(matched, scales))
@@ -165,7 +165,7 @@ def load_cohort(
     return Cohort(entries, matched.classes, report, scales=scales, max_instances=max_instances, seed=seed)
 
 
-def _unreadable(matched: Matched, scales: Scales) -> dict[str, str]:
+def _unreadable(matched: Match, scales: Scales) -> dict[str, str]:
     """The slides that cannot be read, with the reason; their features are not read for it."""
     reasons: dict[str, str] = {}
     for slide in matched.slides:
@@ -244,7 +244,7 @@ def _memory_source(bag: Bag) -> Callable[[], Bag]:
     return lambda: bag
 
 
-def _per_slide(matched: Matched, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
+def _per_slide(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
     return [
         Entry(
             bag_id=slide.name,
@@ -258,7 +258,7 @@ def _per_slide(matched: Matched, readers: dict[str, Callable[[], Bag]]) -> list[
     ]
 
 
-def _per_patient(matched: Matched, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
+def _per_patient(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
     groups: dict[str, list] = {}
     for slide in matched.slides:
         if slide.patient is None:

@@ -13,7 +13,7 @@ import numpy as np
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.formats.contents import measured_stride, off_grid, shows_stride
 from dasmil.data.labels import LabelRow
-from dasmil.data.match import Matched, check_trainable, found_in, match_labels, one_class_parts, shortened
+from dasmil.data.match import Match, candidate, check_trainable, match_labels, one_class_parts, shortened
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import DasmilError
 
@@ -203,7 +203,7 @@ def _alike_values(found: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
 
 def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[list[str], list[Finding]]:
     try:
-        matched = match_labels([found_in(path) for path in files], labels)
+        matched = match_labels([candidate(path) for path in files], labels)
     except DasmilError as error:
         return [], [Finding("error", "labels", str(error))]
     report = matched.report
@@ -220,7 +220,7 @@ def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[li
     return report.lines()[:1], findings
 
 
-def _check_splits(matched: Matched) -> Iterator[Finding]:
+def _check_splits(matched: Match) -> Iterator[Finding]:
     """The split column must leave every class to training; a set of one class cannot be scored."""
     parts: dict[str, list[int | None]] = {}
     for slide in matched.slides:
@@ -235,7 +235,7 @@ def _check_splits(matched: Matched) -> Iterator[Finding]:
         yield Finding("warning", "splits", line)
 
 
-def _few_patients(matched: Matched) -> Iterator[str]:
+def _few_patients(matched: Match) -> Iterator[str]:
     """A split by patient gives every class at least one patient for training, validation and test."""
     for number, name in enumerate(matched.classes):
         patients = {slide.patient or f"slide {slide.name}" for slide in matched.slides if slide.label == number}

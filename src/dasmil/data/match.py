@@ -15,7 +15,7 @@ from dasmil.errors import WORD, DataError, InputError, named, shown
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A bag before it is matched, with the class number and the patient that it carries itself."""
 
     name: str
@@ -107,7 +107,7 @@ class CohortReport:
 
 
 @dataclass(frozen=True)
-class Matched:
+class Match:
     slides: list[Slide]
     classes: tuple[str, ...]
     report: CohortReport
@@ -123,19 +123,19 @@ def _listed(kinds: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     return [f"{len(names)} {kind}: {shortened(names)}" for kind, names in kinds if names]
 
 
-def found_in(path: Path) -> Found:
+def candidate(path: Path) -> Candidate:
     """A feature file to be matched; only dasmil's own bag files carry a class number and a patient."""
     try:
         info = read_bag_info(path)
     except DataError:  # of another tool, or damaged, which is said when it is read
-        return Found(slide_name(path), path)
+        return Candidate(slide_name(path), path)
     patient = None if info.patient_id is None else composed(info.patient_id)
-    return Found(slide_name(path), path, info.label, patient)
+    return Candidate(slide_name(path), path, info.label, patient)
 
 
 def match_labels(
-    found: Sequence[Found], labels: Sequence[LabelRow] | None, classes: Sequence[str] | None = None
-) -> Matched:
+    found: Sequence[Candidate], labels: Sequence[LabelRow] | None, classes: Sequence[str] | None = None
+) -> Match:
     """Join slides with label rows by name; what the table does not say is taken from the bags.
 
     Without a table every bag stays, with the class number that it carries, if any. With one, a slide needs its label
@@ -152,7 +152,7 @@ def match_labels(
     if labels is None:
         slides = [Slide(bag.name, bag.path, bag.label, bag.patient, None) for bag in found]
         names = _carried_classes(found, classes)
-        return Matched(slides, names, CohortReport(len(slides), _count_patients(slides), _count_classes(slides, names)))
+        return Match(slides, names, CohortReport(len(slides), _count_patients(slides), _count_classes(slides, names)))
     rows, repeated = _unique(labels)
     present = {plain_slide(bag.name) for bag in found}
     slides: list[Slide] = []
@@ -189,10 +189,10 @@ def match_labels(
         other_label=other_label,
         splits=dict(Counter(slide.split for slide in slides if slide.split is not None)),
     )
-    return Matched(slides, names, report)
+    return Match(slides, names, report)
 
 
-def _nothing_matched(found: Sequence[Found], rows: Mapping[str, LabelRow], empty: Sequence[str]) -> DataError:
+def _nothing_matched(found: Sequence[Candidate], rows: Mapping[str, LabelRow], empty: Sequence[str]) -> DataError:
     if empty:
         return DataError(
             f"no slide has a label: the cells of all {len(empty)} slides that the label table names are empty; "
@@ -206,7 +206,7 @@ def _nothing_matched(found: Sequence[Found], rows: Mapping[str, LabelRow], empty
     )
 
 
-def without_unreadable(matched: Matched, unreadable: Mapping[str, str]) -> Matched:
+def without_unreadable(matched: Match, unreadable: Mapping[str, str]) -> Match:
     """The cohort without the slides that cannot be read, which its report names; one without any other is an error."""
     if not unreadable:
         return matched
@@ -224,7 +224,7 @@ def without_unreadable(matched: Matched, unreadable: Mapping[str, str]) -> Match
         splits=dict(Counter(slide.split for slide in slides if slide.split is not None)),
         unreadable=dict(unreadable),
     )
-    return Matched(slides, matched.classes, report)
+    return Match(slides, matched.classes, report)
 
 
 def one_class_parts(parts: Mapping[str, Iterable[int | None]], classes: Sequence[str]) -> list[str]:
@@ -248,7 +248,7 @@ def check_trainable(report: CohortReport) -> None:
         raise InputError(f"found {what} only; training needs slides of at least two classes")
 
 
-def _carried_classes(found: Sequence[Found], classes: Sequence[str] | None) -> tuple[str, ...]:
+def _carried_classes(found: Sequence[Candidate], classes: Sequence[str] | None) -> tuple[str, ...]:
     numbers = [bag.label for bag in found if bag.label is not None]
     if not numbers:
         return ()

@@ -57,7 +57,7 @@ class SAB(nn.Module):
         return self.mab(x, x, mask)
 
 
-class Learned(nn.Module):
+class LearnedPoints(nn.Module):
     """Vectors [count, features] that take the place of a set, for every bag of the batch."""
 
     def __init__(self, count: int, features: int) -> None:
@@ -75,7 +75,7 @@ class ISAB(nn.Module):
 
     def __init__(self, features: int, hidden: int, inducing_points: int) -> None:
         super().__init__()
-        self.inducing = Learned(inducing_points, hidden)
+        self.inducing = LearnedPoints(inducing_points, hidden)
         self.gather = MAB(hidden, features, hidden)
         self.spread = MAB(features, hidden, hidden)
 
@@ -92,7 +92,7 @@ class SetAggregator(nn.Module):
     def __init__(self, blocks: list[nn.Module], hidden: int, dropout: float) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.seed = Learned(1, hidden)
+        self.seed = LearnedPoints(1, hidden)
         self.pooling = MAB(hidden, hidden, hidden)
         self.dropout = dropout
 

@@ -26,7 +26,7 @@ class Identity(nn.Module):
         return x
 
 
-class Whitened(nn.Module):
+class Whitening(nn.Module):
     """h(x) = (x - mean) W, fitted to the training instances before training and then frozen.
 
     The columns of W are the directions in which instances differ most, each scaled to variance one. A new one takes the
@@ -99,7 +99,7 @@ class MnistCnn(nn.Module):
         return conv_pool(x, conv.weight.unsqueeze(0), conv.bias.unsqueeze(0))
 
 
-Encoder = Identity | Whitened | LinearReLU | MnistCnn
+Encoder = Identity | Whitening | LinearReLU | MnistCnn
 
 
 def make_encoder(name: str, in_features: int | None, out_features: int | None, dropout: float | None) -> Encoder:
@@ -121,7 +121,7 @@ def make_encoder(name: str, in_features: int | None, out_features: int | None, d
     if name == "whitened":
         if dropout:
             raise InputError("encoder_dropout is set, but the encoder 'whitened' has no dropout: leave it out")
-        return Whitened(in_features, min(DIRECTIONS, in_features) if out_features is None else out_features)
+        return Whitening(in_features, min(DIRECTIONS, in_features) if out_features is None else out_features)
     if out_features not in (None, in_features):
         raise InputError(
             f"encoder_features is {out_features}, but the encoder 'identity' keeps the {in_features} features: "

@@ -19,7 +19,7 @@ from dasmil.paper.text import (
     spread,
 )
 from dasmil.report.figures import Score, scores
-from dasmil.report.page import Cell, Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
+from dasmil.report.page import Cell, Column, FoldedText, Headline, Page, Picture, Section, Table, picture, write_page
 from dasmil.report.style import ACCENT, GREY, ORANGE
 from dasmil.stats.pairs import METRICS
 
@@ -142,7 +142,7 @@ def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Sectio
         "Mean ± standard deviation over seeds; below it the paper's printed figure. Agrees: within 3 of the paper's "
         "standard deviations or 0.05. Not fitted: seeds whose training loss stayed high; they are counted."
     )
-    folded = [Folded("What made these figures", _manifests(rows))]
+    folded = [FoldedText("What made these figures", _manifests(rows))]
     texts = claims(table, rows) + (leak(rows) if protocol == "published" else [])
     return [
         Section(TITLES[table], texts, pictures=[p for p in pictures if p is not None], anchor=table),

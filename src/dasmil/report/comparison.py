@@ -10,7 +10,7 @@ from dasmil.errors import InputError
 from dasmil.report import figures
 from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.figures import Score
-from dasmil.report.page import Cell, Column, Folded, Headline, Page, Picture, Section, Table, picture, write_page
+from dasmil.report.page import Cell, Column, FoldedText, Headline, Page, Picture, Section, Table, picture, write_page
 from dasmil.report.phi import Truth
 from dasmil.report.pictures import confusion_picture, distance_pictures, learning_pictures, roc_curves
 from dasmil.report.sections import bags_section, data_section, headline
@@ -102,8 +102,8 @@ def comparison_page(
             bags_section(first, f"Predictions of {display_name(first.model)}."),
             data_section(first),
             Section("Configuration", folded=[
-                *(Folded(f"{display_name(r.model)} (config.json)", json.dumps(r.config, indent=2)) for r in runs),
-                Folded("Versions", json.dumps(first.versions, indent=2)),
+                *(FoldedText(f"{display_name(r.model)} (config.json)", json.dumps(r.config, indent=2)) for r in runs),
+                FoldedText("Versions", json.dumps(first.versions, indent=2)),
             ]),
         ],
     )  # fmt: skip

@@ -88,7 +88,7 @@ class BagTable:
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedText:
     """Text that opens on a click."""
 
     title: str
@@ -104,7 +104,7 @@ class Section:
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
     bags: BagTable | None = None
-    folded: Sequence[Folded] = ()
+    folded: Sequence[FoldedText] = ()
     anchor: str = ""
 
 

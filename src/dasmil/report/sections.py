@@ -10,7 +10,7 @@ import numpy as np
 
 from dasmil.report import figures
 from dasmil.report.figures import Score
-from dasmil.report.page import BagRow, BagTable, Cell, Column, Folded, Headline, Section, Table, picture
+from dasmil.report.page import BagRow, BagTable, Cell, Column, FoldedText, Headline, Section, Table, picture
 from dasmil.report.pictures import roc_curves
 from dasmil.report.words import decimal, interval_text, protocol_text, resampled_text, scored_bags
 from dasmil.runs import Run
@@ -174,6 +174,6 @@ def _by_class(run: Run, facts: Mapping[str, Any]) -> str:
 def configuration_section(run: Run) -> Section:
     """The resolved configuration and the versions, folded away."""
     return Section("Configuration", folded=[
-        Folded("Full configuration (config.json)", json.dumps(run.config, indent=2, ensure_ascii=False)),
-        Folded("Versions", json.dumps(run.versions, indent=2, ensure_ascii=False)),
+        FoldedText("Full configuration (config.json)", json.dumps(run.config, indent=2, ensure_ascii=False)),
+        FoldedText("Versions", json.dumps(run.versions, indent=2, ensure_ascii=False)),
     ])  # fmt: skip

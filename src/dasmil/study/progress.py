@@ -27,7 +27,7 @@ Watch = Callable[[str], AbstractContextManager[Watcher]]
 """Opens a watcher for one round; takes its title ("" or "fold 1/5  ")."""
 
 
-class Unseen:
+class NoWatcher:
     """Nobody watches."""
 
     def epoch(self, progress: Progress) -> None:
@@ -51,7 +51,7 @@ class Log:
 
 def unseen(_: str) -> AbstractContextManager[Watcher]:
     """Train without showing anything."""
-    return nullcontext(Unseen())
+    return nullcontext(NoWatcher())
 
 
 def epoch_line(progress: Progress) -> str:

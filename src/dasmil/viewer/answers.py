@@ -17,7 +17,7 @@ from dasmil.errors import DasmilError
 from dasmil.report.style import OVER_PICTURE, palette, tints
 from dasmil.types import Bag
 from dasmil.viewer.clusters import CLUSTERS
-from dasmil.viewer.shelf import Entry, Opened, Picture, Shelf
+from dasmil.viewer.shelf import Entry, OpenBag, Picture, Shelf
 from dasmil.vocabulary import SCORES, speaker_text
 
 TILE = 256  # px, of the deep-zoom pyramid
@@ -62,11 +62,11 @@ def instance_size(bag: Bag) -> tuple[float, bool]:
     return layout_of(bag).side, not (bag.metadata.get("tile_um") or bag.features.ndim == 4)
 
 
-def layout(opened: Opened) -> Layout:
+def layout(opened: OpenBag) -> Layout:
     return layout_of(opened.bag, None if opened.picture is None else opened.picture.ground)
 
 
-def _frame(opened: Opened) -> dict:
+def _frame(opened: OpenBag) -> dict:
     """The rectangle of the unit's plane that the picture covers, and pixels per unit."""
     picture = opened.picture
     x0, y0, width, height = layout(opened).field
@@ -122,7 +122,7 @@ def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
     }
 
 
-def _groups(opened: Opened) -> list[dict]:
+def _groups(opened: OpenBag) -> list[dict]:
     """What instances can be coloured by besides scores: their kinds, their sections, clusters of their features."""
     bag, names = opened.bag, opened.names
     found = []
@@ -137,7 +137,7 @@ def _groups(opened: Opened) -> list[dict]:
     return [*found, {"name": "clusters", "title": f"Clusters of the features (k-means, {k})", "names": clusters}]
 
 
-def group_index(opened: Opened, name: str) -> torch.Tensor:
+def group_index(opened: OpenBag, name: str) -> torch.Tensor:
     """For every instance the number of its group in the list of names."""
     labels = {"kinds": opened.bag.instance_labels, "sections": opened.bag.section}.get(name)
     if name == "clusters":

@@ -20,7 +20,7 @@ KEPT_FROM = 2000  # instances; smaller bags are explained at once
 SHOWN_PARTNERS = 20
 
 
-class Explained:
+class BagAccount:
     """The account of one bag by one model; folder: where accounts of large bags are kept, or None."""
 
     def __init__(self, model: MILModel, bag: Bag, folder: Path | None = None) -> None:

@@ -24,7 +24,7 @@ from dasmil.errors import DasmilError
 from dasmil.types import Bag, Explanation
 from dasmil.viewer import answers
 from dasmil.viewer.answers import TILE, instance_size, levels
-from dasmil.viewer.shelf import Opened, Shelf
+from dasmil.viewer.shelf import OpenBag, Shelf
 
 STATIC = {
     "style.css": "text/css",
@@ -169,7 +169,7 @@ def _jpeg(pixels: np.ndarray) -> Response:
     )
 
 
-def _tile(opened: Opened, request: Request) -> Response:
+def _tile(opened: OpenBag, request: Request) -> Response:
     picture = opened.picture
     level, x, y = (request.path_params[k] for k in ("level", "x", "y"))
     if picture is None:
@@ -188,7 +188,7 @@ def _tile(opened: Opened, request: Request) -> Response:
     return _jpeg(picture.region(left, upper, step, TILE)[:rows, :columns])
 
 
-def _instance_picture(opened: Opened, request: Request) -> Response:
+def _instance_picture(opened: OpenBag, request: Request) -> Response:
     instance = request.path_params["instance"]
     if opened.picture is None or not 0 <= instance < len(opened.bag):
         return _not_found(request, KeyError("instance"))

@@ -21,7 +21,7 @@ from dasmil.errors import DasmilError, InputError
 from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation
 from dasmil.viewer.clusters import cluster
-from dasmil.viewer.explained import Explained
+from dasmil.viewer.explained import BagAccount
 
 CACHED_BAGS = 4
 SMALL_PICTURE = 2048  # px, longer side
@@ -85,13 +85,13 @@ class Entry:
     sets: Mapping[int, str] = field(default_factory=dict)
 
 
-class Opened:
+class OpenBag:
     """A bag with its picture and its accounts, one for each model that was asked."""
 
     def __init__(self, bag: Bag, picture: Picture | None, warnings: tuple[str, ...]) -> None:
         self.bag, self.picture, self.warnings = bag, picture, warnings
         self.names = InstanceNames(bag)
-        self.accounts: dict[int, Explained] = {}
+        self.accounts: dict[int, BagAccount] = {}
 
     @cached_property
     def clusters(self) -> Tensor:
@@ -115,7 +115,7 @@ class Shelf:
         self.voices = [Voice("", lambda: voices)] if isinstance(voices, MILModel) else list(voices)
         self.entries = entries
         self._models: dict[int, MILModel] = {}
-        self._opened: OrderedDict[int, Opened] = OrderedDict()
+        self._opened: OrderedDict[int, OpenBag] = OrderedDict()
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         n_classes = self.model.n_classes
@@ -145,7 +145,7 @@ class Shelf:
             raise InputError(f"there is no bag number {index}; the list has {len(self.entries)} bags")
         return self.entries[index]
 
-    def open(self, index: int) -> Opened:
+    def open(self, index: int) -> OpenBag:
         entry = self.entry(index)
         with self._lock:  # one bag is read at a time; the others find it done
             if index not in self._opened:
@@ -155,7 +155,7 @@ class Shelf:
             self._opened.move_to_end(index)
             return self._opened[index]
 
-    def _read(self, entry: Entry) -> Opened:
+    def _read(self, entry: Entry) -> OpenBag:
         bag = entry.load()
         warnings = [entry.warning] if entry.warning else []
         picture = None
@@ -163,16 +163,16 @@ class Shelf:
             picture = entry.picture(bag)
         except DasmilError as error:  # the map is still worth showing; the page says what is missing
             warnings.append(f"Shown without its slide: {error}")
-        return Opened(bag, picture, tuple(warnings))
+        return OpenBag(bag, picture, tuple(warnings))
 
-    def explained(self, index: int, voice: int | None = None) -> Explained:
+    def explained(self, index: int, voice: int | None = None) -> BagAccount:
         """The account of a bag by one of the models, by default the one that the entry names."""
         opened = self.open(index)
         chosen = self.entry(index).voice if voice is None else voice
         model = self.model_of(chosen)
         with self._lock:
             if chosen not in opened.accounts:
-                opened.accounts[chosen] = Explained(model, opened.bag, self.voices[chosen].kept)
+                opened.accounts[chosen] = BagAccount(model, opened.bag, self.voices[chosen].kept)
             return opened.accounts[chosen]
 
     def explanation(self, index: int, voice: int | None = None) -> Explanation:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dasmil.engine.progress import duration
 
 if TYPE_CHECKING:
-    from dasmil.wsi.cohort import Reporter
+    from dasmil.wsi.batch import Reporter
     from dasmil.wsi.pipeline import SlideResult
 
 

@@ -28,7 +28,7 @@ _COLOURS = np.array([INK, BLUE, ORANGE, ORANGE], np.uint16)
 
 
 @dataclass(frozen=True)
-class Checked:
+class SlideCheck:
     """All that the picture shows."""
 
     name: str
@@ -41,7 +41,7 @@ class Checked:
     mpp_origin: str
 
 
-def draw(checked: Checked) -> Image:
+def draw(checked: SlideCheck) -> Image:
     """The thumbnail with the outline of the mask, kept tiles in blue, dropped ones in orange, and a scale bar."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -74,13 +74,13 @@ def draw(checked: Checked) -> Image:
     return canvas
 
 
-def save(checked: Checked, path: Path) -> None:
+def save(checked: SlideCheck, path: Path) -> None:
     """Write the picture as JPEG; it appears only when complete."""
     with replacing(path) as temporary:
         draw(checked).save(temporary, "JPEG", quality=88, subsampling=0)
 
 
-def _overlay(checked: Checked) -> np.ndarray:
+def _overlay(checked: SlideCheck) -> np.ndarray:
     picture = checked.thumbnail.copy()
     height, width = picture.shape[:2]
     grid, um = checked.grid, checked.um_per_px

@@ -221,9 +221,9 @@ class SlideWork:
             return f"no tile has {self.config.tissue.fraction:.0%} tissue or more"
         return f"all tiles with tissue are blank ({self.result.blank}) or out of focus ({self.result.out_of_focus})"
 
-    def checked(self) -> qc.Checked:
+    def checked(self) -> qc.SlideCheck:
         """What the QC picture shows."""
-        return qc.Checked(
+        return qc.SlideCheck(
             self.result.slide,
             self.picture,
             self.picture_um,

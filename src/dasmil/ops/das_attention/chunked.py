@@ -130,7 +130,7 @@ def _add_product(total: Tensor, corner: Corner, pairs: Tensor, rows: Tensor) -> 
         _add(total, corner, pairs.transpose(1, 2) @ rows)
 
 
-class Chunked(torch.autograd.Function):
+class ChunkedAttention(torch.autograd.Function):
     """Factors -> output without b^V, sum_j w_ij g_ij, sum_j w_ij m_ij."""
 
     @staticmethod
@@ -265,7 +265,7 @@ def chunked(operands: Operands, settings: Settings) -> Tensor:
         factors = factors._replace(q=pad(factors.q, (0, missing)), k=pad(factors.k, (0, missing)))
     if settings.radius is not None and operands.n**2 > BLOCK:
         factors, pairs = put_in_order(factors, pairs)
-    sums: Any = Chunked.apply(make_options(operands, settings), pairs, *factors)
+    sums: Any = ChunkedAttention.apply(make_options(operands, settings), pairs, *factors)
     if pairs.ids is not None:
         sums = [put_back(total, pairs.ids) for total in sums]
     output, g_sum, m_sum = sums

@@ -168,7 +168,7 @@ def _run(problem: _Problem, backward: bool) -> None:
         raise bad_length()
 
 
-class Native(torch.autograd.Function):
+class NativeAttention(torch.autograd.Function):
     """Operands with one batch dimension -> [b, h, n, o]."""
 
     @staticmethod
@@ -233,6 +233,6 @@ def native(x: Operands, settings: Settings) -> Tensor:
     coords, mask, section = one_batch(x.coords, 2, n), one_batch(x.mask, 1, n), one_batch(x.section, 1, n)
     if section is not None and section.dtype != torch.int64:
         section = section.to(torch.int64)
-    out = Native.apply(settings, *x._replace(coords=coords, mask=mask, section=section, **rest))
+    out = NativeAttention.apply(settings, *x._replace(coords=coords, mask=mask, section=section, **rest))
     assert isinstance(out, Tensor)
     return out if flat else out.reshape(*batch, *out.shape[1:])

@@ -12,7 +12,7 @@ from sklearn.model_selection import cross_val_score
 
 from dasmil.data.cohort import load_cohort
 from dasmil.data.labels import read_labels
-from dasmil.data.made import FIRST, N_TYPES, SECOND, MadeCohort, make_cohort, write_made_cohort
+from dasmil.data.synthetic import FIRST, N_TYPES, SECOND, MadeCohort, make_cohort, write_made_cohort
 from dasmil.errors import InputError
 
 SMALL = MadeCohort(tiles=(300, 600), islands=(1, 3), in_features=8)

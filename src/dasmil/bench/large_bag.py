@@ -1,4 +1,4 @@
-"""`dasmil bench cohort`: the memory of training DAS-MIL's CAMELYON16 model on one very large bag, on the CPU."""
+"""`dasmil bench large-bag`: the memory of training DAS-MIL's CAMELYON16 model on one very large bag, on the CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(
 ) -> int:
     """Train DAS-MIL's CAMELYON16 model for one epoch with a bag of 100,000 tiles and print the peak memory.
 
-    Example: dasmil bench cohort
+    Example: dasmil bench large-bag
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def main(
         Print the figures as JSON.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "dasmil.bench.cohort", str(tiles), str(threads or 0)],
+        [sys.executable, "-m", "dasmil.bench.large_bag", str(tiles), str(threads or 0)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -17,7 +17,7 @@ from dasmil.data.store import read_bag, read_bag_info
 from dasmil.engine import EngineOptions
 from dasmil.engine.locks import HOST, file_lock
 from dasmil.errors import DataError, InputError
-from dasmil.wsi.cohort import extract, find_slides, read_mpp_table
+from dasmil.wsi.batch import extract, find_slides, read_mpp_table
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
 from dasmil.wsi.progress import TimeLeft, duration
 
@@ -35,7 +35,7 @@ WORKER = """
 import json, os, sys, time
 from pathlib import Path
 import numpy as np
-from dasmil.wsi.cohort import extract
+from dasmil.wsi.batch import extract
 from dasmil.wsi.config import ExtractConfig, TissueConfig
 
 slides, out, began, seconds = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
