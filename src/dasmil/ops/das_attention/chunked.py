@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dasmil.ops.das_attention.bias import bin_of, distance_bias, scale_slope
+from dasmil.ops.das_attention.dropout import Dropout, column_keys
 from dasmil.ops.das_attention.factored import (
     Corner,
     Factors,
@@ -29,7 +30,31 @@ from dasmil.ops.das_attention.operands import Operands, Settings
 from dasmil.ops.das_attention.phi import IN_PLACE, SLOPE
 
 BLOCK = 1 << 18
-"""Pairs in a block: small enough for the caches, large enough to hide the cost of a call."""
+"""Pairs in a block on a CPU: small enough for the caches, large enough to hide the cost of a call."""
+SMALLEST, LARGEST = 1 << 22, 1 << 24
+"""Pairs in a block on an accelerator, where a block costs about forty launches whatever its size."""
+SHARE = 1 / 32
+"""Of the accelerator's memory that the blocks may take."""
+BUFFERS = 12
+"""Numbers kept for each pair of a block, at most."""
+
+
+def accelerated(device: torch.device) -> bool:
+    """Whether launches and passes over memory cost more than arithmetic."""
+    return device.type != "cpu"
+
+
+def block_pairs(device: torch.device) -> int:
+    """How many pairs are computed together on this device."""
+    if not accelerated(device):
+        return BLOCK
+    return pairs_that_fit(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else SMALLEST
+
+
+def pairs_that_fit(memory: int) -> int:
+    """A power of two from SMALLEST to LARGEST."""
+    fitting = max(1, int(memory * SHARE / (4 * BUFFERS)))
+    return min(max(1 << (fitting.bit_length() - 1), SMALLEST), LARGEST)
 
 
 class Memory:
@@ -61,16 +86,49 @@ class Tile(NamedTuple):
 def _blocks(pairs: Pairs) -> Iterator[Corner]:
     """Batch entries are taken together when they are small, rows apart when they are large."""
     b, n, _ = pairs.coords.shape
+    block = block_pairs(pairs.coords.device)
     if pairs.ids is not None:
-        yield from near_blocks(pairs, BLOCK)
+        yield from near_blocks(pairs, block)
         return
-    together, rows = (max(1, BLOCK // (n * n)), n) if n * n <= BLOCK else (1, max(1, BLOCK // n))
+    together, rows = (max(1, block // (n * n)), n) if n * n <= block else (1, max(1, block // n))
     for first in range(0, b, together):
         for row in range(0, n, rows):
             yield Corner(slice(first, min(first + together, b)), slice(row, min(row + rows, n)), None)
 
 
-def _tile(x: Factors, pairs: Pairs, options: Options, corner: Corner, memory: Memory) -> Tile:
+class Keys(NamedTuple):
+    """What dropout needs of each instance, computed once for all blocks: [b, n]."""
+
+    dropout: Dropout
+    row: Tensor
+    salt: Tensor
+    column: Tensor
+
+    def factors(self, corner: Corner, like: Tensor) -> Tensor:
+        batch, rows, _ = corner
+        return self.dropout.factors(self.row[batch, rows], self.salt[batch, rows], corner.of_columns(self.column), like)
+
+
+def _keys(dropout: Dropout | None, pairs: Pairs) -> Keys | None:
+    if dropout is None:
+        return None
+    b, n, _ = pairs.coords.shape
+    ids = torch.arange(n, device=pairs.coords.device).expand(b, n) if pairs.ids is None else pairs.ids
+    return Keys(dropout, *dropout.row_keys(slice(None), ids), column_keys(ids))
+
+
+def _distances(pairs: Pairs, corner: Corner, out: Tensor, spare: Tensor) -> Tensor:
+    """In `out`. Two passes fewer than by squares and root; on a CPU hypot costs more than they do."""
+    rows, columns = pairs.coords[corner.batch, corner.rows], corner.of_columns(pairs.coords)
+    for axis in range(rows.shape[-1]):
+        row, column = rows[:, :, None, axis], columns[:, None, :, axis]
+        difference = torch.sub(row, column, out=spare if axis else out)
+        if axis:
+            torch.hypot(out, difference, out=out)
+    return out
+
+
+def _tile(x: Factors, pairs: Pairs, options: Options, corner: Corner, memory: Memory, drop: Keys | None = None) -> Tile:
     n, (batch, rows, _) = x.q.shape[1], corner
     keys = corner.of_columns(x.k)
     shape = torch.Size((batch.stop - batch.start, rows.stop - rows.start, keys.shape[1]))
@@ -78,9 +136,13 @@ def _tile(x: Factors, pairs: Pairs, options: Options, corner: Corner, memory: Me
     m = related(pairs, corner, n, options.self_pair, e)
     delta = shifted = f = g = slope_e = unseen = None
     if x.theta is not None or options.bias is not None or pairs.reach is not None:
-        squared = squared_distances(pairs.coords, corner, memory("delta", shape), memory("spare", shape))
-        unseen = hidden(pairs, corner, n, squared)
-        delta = squared.sqrt_()
+        memories = memory("delta", shape), memory("spare", shape)
+        if pairs.reach is None and accelerated(e.device):
+            unseen, delta = hidden(pairs, corner, n, None), _distances(pairs, corner, *memories)
+        else:
+            squared = squared_distances(pairs.coords, corner, *memories)
+            unseen = hidden(pairs, corner, n, squared)
+            delta = squared.sqrt_()
     elif pairs.mask is not None:
         unseen = hidden(pairs, corner, n, None)
     if options.bias is not None and delta is not None:
@@ -110,14 +172,14 @@ def _tile(x: Factors, pairs: Pairs, options: Options, corner: Corner, memory: Me
     if unseen is not None:
         e.masked_fill_(unseen, float("-inf"))
     weights = torch.softmax(e, -1, out=memory("weights", shape))
-    keep = None if options.dropout is None else options.dropout.keep(batch, *corner.ids(pairs, n), e)
+    keep = None if drop is None else drop.factors(corner, e)
     return Tile(delta, shifted, f, g, m, slope_e, weights, keep)
 
 
 def _add(total: Tensor, corner: Corner, part: Tensor) -> None:
     """Add [b, columns, ...] to the places of the columns in [b, n, ...]."""
     if corner.columns is None:
-        total[corner.batch] += part
+        total[corner.batch].add_(part)
     else:
         total[corner.batch].index_add_(1, corner.columns, part)
 
@@ -140,16 +202,16 @@ class ChunkedAttention(torch.autograd.Function):
         output = torch.empty_like(x.value)
         g_sum = x.q.new_zeros(b, n)
         m_sum = x.q.new_zeros(b, n)
-        memory = Memory(x.q)
+        memory, keys = Memory(x.q), _keys(options.dropout, pairs)
         for corner in _blocks(pairs):
             batch, rows, _ = corner
-            t = _tile(x, pairs, options, corner, memory)
+            t = _tile(x, pairs, options, corner, memory, keys)
             weights = t.weights if t.keep is None else t.weights.mul_(t.keep)
             torch.bmm(weights, corner.of_columns(x.value), out=output[batch, rows])
             if t.m is not None:
-                m_sum[batch, rows] = (weights * t.m).sum(-1)
+                torch.sum(weights * t.m, -1, out=m_sum[batch, rows])
             if t.g is not None:
-                g_sum[batch, rows] = weights.mul_(t.g).sum(-1)
+                torch.sum(weights.mul_(t.g), -1, out=g_sum[batch, rows])
         ctx.options, ctx.pairs = options, pairs
         ctx.save_for_backward(*tensors)
         return output, g_sum, m_sum
@@ -160,9 +222,9 @@ class ChunkedAttention(torch.autograd.Function):
         x = Factors(*ctx.saved_tensors)
         d_output, d_g_sum, d_m_sum = grad_outputs
         totals = Gradients(x)
-        memory = Memory(x.q)
+        memory, keys = Memory(x.q), _keys(ctx.options.dropout, ctx.pairs)
         for corner in _blocks(ctx.pairs):
-            t = _tile(x, ctx.pairs, ctx.options, corner, memory)
+            t = _tile(x, ctx.pairs, ctx.options, corner, memory, keys)
             d_e, used = totals.add_softmax(t, corner, d_output, d_g_sum, d_m_sum, memory)
             totals.add_bias(t, corner, d_e, ctx.options.bias, ctx.pairs.edges)
             totals.add_phi(t, corner, d_e, used, d_g_sum, ctx.options.phi, memory)
@@ -170,19 +232,28 @@ class ChunkedAttention(torch.autograd.Function):
 
 
 class Gradients:
-    """The gradients of the factors, added up block after block; single numbers in float64."""
+    """The gradients of the factors, added up block after block.
+
+    Single numbers, one for each batch entry, collect n^2 terms of both signs: the rows in the working precision, each
+    in its place in `rows`, their sums in float64 at the end.
+    """
 
     def __init__(self, x: Factors) -> None:
         self.x = x
-        wide = ("theta", "beta", "gg", "bias_scale", "bias_table")
+        single = ("theta", "beta", "gg", "bias_scale")
+        self.rows = {name: x.q.new_zeros(x.q.shape[:2]) for name in single if getattr(x, name) is not None}
         self.d: dict[str, Tensor] = {
-            name: torch.zeros_like(t, dtype=torch.float64 if name in wide else t.dtype)
+            name: torch.zeros_like(t, dtype=torch.float64 if name == "bias_table" else t.dtype)
             for name, t in zip(x._fields, x)
-            if t is not None
+            if t is not None and name not in single
         }
 
     def found(self) -> list[Tensor | None]:
-        return [None if t is None else self.d[name].to(t.dtype) for name, t in zip(self.x._fields, self.x)]
+        single = {name: rows.sum(-1, dtype=torch.float64) for name, rows in self.rows.items()}
+        if self.x.beta is not None:
+            single["theta"].mul_(self.x.beta.double()).neg_()
+        totals = self.d | single
+        return [None if t is None else totals[name].to(t.dtype) for name, t in zip(self.x._fields, self.x)]
 
     def add_softmax(
         self,
@@ -214,7 +285,7 @@ class Gradients:
         if t.m is not None and (x.a is not None or x.c is not None):
             d_em = d_e * t.m
             if x.a is not None:
-                d["a"][batch, rows] = d_em.sum(-1)
+                torch.sum(d_em, -1, out=d["a"][batch, rows])
             if x.c is not None:
                 _add(d["c"], corner, d_em.sum(-2))
         return d_e, used
@@ -228,7 +299,7 @@ class Gradients:
             table.scatter_add_(1, bin_of(t.delta, edges).flatten(1), d_bias.flatten(1).double())
         elif self.x.bias_scale is not None:
             slope = scale_slope(bias, t.delta, self.x.bias_scale[corner.batch, None, None])
-            self.d["bias_scale"][corner.batch] += slope.mul_(d_bias).sum(-1).double().sum(-1)
+            torch.sum(slope.mul_(d_bias), -1, out=self.rows["bias_scale"][corner.batch, corner.rows])
 
     def add_phi(
         self, t: Tile, corner: Corner, d_e: Tensor, used: Tensor, d_g_sum: Tensor, phi: str, memory: Memory
@@ -241,20 +312,21 @@ class Gradients:
         if t.slope_e is not None:
             d_eg = torch.mul(d_e, t.g, out=memory("spare", shape))
             if x.ga is not None:
-                d["ga"][batch, rows] = d_eg.sum(-1)
+                torch.sum(d_eg, -1, out=d["ga"][batch, rows])
             if x.gc is not None:
                 _add(d["gc"], corner, d_eg.sum(-2))
             d_g.addcmul_(d_e, t.slope_e)
             if x.gg is not None:
-                d["gg"][batch] += (d_eg * t.g).sum(-1).double().sum(-1)
+                torch.sum(d_eg * t.g, -1, out=self.rows["gg"][batch, rows])
                 d_g.addcmul_(d_eg, x.gg[batch, None, None], value=2)
         if t.m is not None:
             d_g.mul_(t.m)
-        beta = x.beta[batch, None, None]
-        d_x = d_g.mul_(SLOPE[phi](t.shifted, beta, t.f, memory("spare", shape)))
-        # Rows in the working precision, their sums in float64: theta and beta collect n^2 terms of both signs.
-        d["theta"][batch] -= x.beta[batch].double() * d_x.sum(-1).double().sum(-1)
-        d["beta"][batch] += d_x.mul_(t.shifted).sum(-1).double().sum(-1)
+        if phi == "sigmoid":
+            d_x = torch.ops.aten.sigmoid_backward.grad_input(d_g, t.f, grad_input=d_g)
+        else:
+            d_x = d_g.mul_(SLOPE[phi](t.shifted, x.beta[batch, None, None], t.f, memory("spare", shape)))
+        torch.sum(d_x, -1, out=self.rows["theta"][batch, rows])
+        torch.sum(d_x.mul_(t.shifted), -1, out=self.rows["beta"][batch, rows])
 
 
 def chunked(operands: Operands, settings: Settings) -> Tensor:
@@ -263,7 +335,7 @@ def chunked(operands: Operands, settings: Settings) -> Tensor:
     if operands.n >= 256 and (missing := -factors.q.shape[2] % 16):
         # Zero columns change nothing; matrix products with 10 columns are three times slower than with 16.
         factors = factors._replace(q=pad(factors.q, (0, missing)), k=pad(factors.k, (0, missing)))
-    if settings.radius is not None and operands.n**2 > BLOCK:
+    if settings.radius is not None and operands.n**2 > block_pairs(operands.query.device):
         factors, pairs = put_in_order(factors, pairs)
     sums: Any = ChunkedAttention.apply(make_options(operands, settings), pairs, *factors)
     if pairs.ids is not None:

@@ -32,11 +32,26 @@ class Dropout(NamedTuple):
 
         rows [r] or [items, r], columns [c] or [items, c]: the numbers of the instances in their bag.
         """
-        row = _mix((rows.unsqueeze(-1) * 0x9E3779B1 + self.low[items]) & 0xFFFFFFFF)
-        salt = _mix(row ^ self.high[items])
-        column = columns.unsqueeze(-2) * 0x85EBCA6B
-        kept = (_mix(((column + row) & 0xFFFFFFFF) ^ salt) >> 8) >= round(self.p * 2**24)
-        return kept.to(like.dtype).mul_(1 / (1 - self.p))
+        return self.factors(*self.row_keys(items, rows), column_keys(columns), like)
+
+    def row_keys(self, items: slice, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Two 32-bit keys for each row [items, r]: with that of a column they say what is dropped."""
+        row = _mix((rows * 0x9E3779B1 + self.low[items, 0]) & 0xFFFFFFFF)
+        return row, _mix(row ^ self.high[items, 0])
+
+    def factors(self, row: Tensor, salt: Tensor, column: Tensor, like: Tensor) -> Tensor:
+        """The same as `keep` from the keys of rows [items, r] and columns [c] or [items, c]."""
+        pair = ((column.unsqueeze(-2) + row.unsqueeze(-1)) & 0xFFFFFFFF).bitwise_xor_(salt.unsqueeze(-1))
+        return (_mix(pair) >= self.threshold << 8).to(like.dtype).mul_(1 / (1 - self.p))
+
+    @property
+    def threshold(self) -> int:
+        """A weight stays whose 24 highest bits are at least this."""
+        return round(self.p * 2**24)
+
+
+def column_keys(columns: Tensor) -> Tensor:
+    return (columns * 0x85EBCA6B) & 0xFFFFFFFF
 
 
 def make_dropout(p: float, seeds: Tensor, items: int, device: torch.device) -> Dropout:

@@ -22,9 +22,8 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "gaussian": lambda x: x.square_().mul_(-0.5).exp_(),
 }
 
-# The derivatives phi'(x) in `out`, given delta - theta, beta and f = phi(x).
+# The derivatives phi'(x) in `out`, given delta - theta, beta and f = phi(x); that of the sigmoid is PyTorch's own.
 SLOPE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
-    "sigmoid": lambda shifted, beta, f, out: torch.addcmul(f, f, f, value=-1, out=out),
     "identity": lambda shifted, beta, f, out: out.fill_(1),
     "exponential": lambda shifted, beta, f, out: torch.mul(shifted, beta, out=out).sign_().neg_().mul_(f),
     "gaussian": lambda shifted, beta, f, out: torch.mul(shifted, beta, out=out).neg_().mul_(f),
