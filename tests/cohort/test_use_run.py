@@ -211,3 +211,23 @@ def test_a_bad_slide_is_left_out_named_and_told_by_the_exit_code(
     rows = list(csv.DictReader((tmp_path / "p.csv").open()))
     assert len(rows) == 30
     assert [(row["bag_id"], row["probability"]) for row in rows if row["problem"]] == [("made-0003", "")]
+
+
+def test_a_slide_with_nan_features_is_left_out_like_other_bad_ones(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bags, out = tmp_path / "bags", tmp_path / "run"
+    shutil.copytree(made / "bags", bags)
+    with h5py.File(bags / "made-0004.h5", "r+") as file:
+        file["features"][2, 1] = np.nan
+    cohort = ("--bags", bags, "--labels", made / "labels.csv")
+    assert run("train", *cohort, "--model", "mean-pool", "--epochs", 1, "--out", out) == 1
+    said = "1 slides left out, because they cannot be read: made-0004"
+    assert said in capsys.readouterr().err
+    assert "1 of " in read(out / "data.json")["left_out"]
+    assert "instances have NaN or infinite features" in (out / "report.html").read_text()
+    assert run("predict", out, "--bags", bags, "-o", tmp_path / "p.csv") == 1
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert [row["bag_id"] for row in rows if not row["probability"]] == ["made-0004"]
+    with pytest.raises(DataError, match="made-0004"):
+        run("train", *cohort, "--strict", "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "strict")

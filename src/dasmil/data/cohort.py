@@ -140,12 +140,14 @@ def load_cohort(
     max_instances: int | None = None,
     seed: int = 0,
     strict: bool = False,
+    read_all: bool = False,
 ) -> Cohort:
     """Join a folder of feature files (any known format), or bags in memory, with a label table.
 
     labels None: for prediction; class numbers that bags carry themselves are kept. A patient that the table leaves open
     is that of the bag, a value that contradicts the table's gives way and is reported.
-    A slide whose file is damaged, empty or without positions is left out, and the report says so.
+    A slide whose file is damaged, empty or without positions is left out, and the report says so; with ``read_all``
+    (every file is read once) also one with NaN or infinite features.
     strict: slides without a label, labels without a slide and slides left out are errors instead of lines there.
     """
     scales = scales or Scales()
@@ -157,7 +159,7 @@ def load_cohort(
         found = [Candidate(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
         readers = {bag.bag_id: _memory_source(bag) for bag in bags}
     matched = match_labels(found, labels, classes)
-    matched = without_unreadable(matched, _unreadable(matched, scales))
+    matched = without_unreadable(matched, _unreadable(matched, scales, read_all))
     report = replace(matched.report, scales_without_slide=scales.without_slide(bag.name for bag in found))
     if strict and report.unmatched:
         raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}; leave --strict out to go on")
@@ -165,15 +167,21 @@ def load_cohort(
     return Cohort(entries, matched.classes, report, scales=scales, max_instances=max_instances, seed=seed)
 
 
-def _unreadable(matched: Match, scales: Scales) -> dict[str, str]:
-    """The slides that cannot be read, with the reason; their features are not read for it."""
+def _unreadable(matched: Match, scales: Scales, features: bool) -> dict[str, str]:
+    """The slides that cannot be read, with the reason; features: these are read and checked too."""
     reasons: dict[str, str] = {}
     for slide in matched.slides:
         if slide.path is not None:
             try:
-                found = read_features(slide.path, scales.of(slide.name), features=False)
+                found = read_features(slide.path, scales.of(slide.name), features=features)
                 if not np.isfinite(found.coords).all():
                     raise DataError(f"{slide.path}: instances have NaN or infinite coordinates; repair them")
+                if found.features.size and not np.isfinite([found.features.min(), found.features.max()]).all():
+                    bad = int((~np.isfinite(found.features)).any(axis=1).sum())
+                    raise DataError(
+                        f"{slide.path}: {bad:,} of {len(found.features):,} instances have NaN or infinite features; "
+                        "extract the slide again, or remove these instances"
+                    )
             except ScaleError:
                 raise
             except DataError as error:

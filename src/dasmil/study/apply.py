@@ -70,7 +70,7 @@ def predict(
         bags = BagSpec(bags=Path(bags))
     if not isinstance(bags, BagSpec):
         return predict_run(stored, bags)
-    found = unlabelled_bags(bags, stored.origin, note)
+    found = unlabelled_bags(bags, stored.origin, note, read_all=True)
     rows, left_out = predict_run(stored, found), found.report.unreadable
     if not left_out:
         return rows

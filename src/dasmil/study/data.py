@@ -113,7 +113,7 @@ class StudyData:
         if self.folds is not None:
             parts = cohort_rounds(spec, folds=self.folds, split_seed=self.split_seed, labels=found.rows, note=note)
             return [replace(part, data={**part.data, "set": CAMELYON16}) for part in parts]
-        cohort = spec.load(found.rows)
+        cohort = spec.load(found.rows, read_all=True)
         for line in cohort_lines(cohort):
             note(line)
         parts = cohort.splits

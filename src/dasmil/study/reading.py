@@ -24,10 +24,11 @@ _ALIKE = (
 )  # fmt: skip
 
 
-def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent) -> Cohort:
+def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, read_all: bool = False) -> Cohort:
     """Other bags, read as those of a run were (same columns, same order of features and classes) but for what is given.
 
-    All of the report is said for labelled bags; of others only what did not match.
+    All of the report is said for labelled bags; of others only what did not match. read_all: read every file once, and
+    leave out those with NaN features.
     """
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
     if other.labels is None and kept.pop("per_patient", False):  # nobody knows which slides belong together
@@ -41,7 +42,7 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent) -> 
             f"--classes was given, but the run numbers its classes itself ({', '.join(classes)}): leave it out"
         )
     spec = replace(BagSpec.from_record(kept), **other.given())
-    cohort = spec.load(categories=data.get("cohort", {}).get("categories"), classes=classes)
+    cohort = spec.load(categories=data.get("cohort", {}).get("categories"), classes=classes, read_all=read_all)
     for line in cohort_lines(cohort) if other.labels is not None else cohort.report.unmatched:
         note(line)
     return cohort
@@ -94,10 +95,12 @@ def labelled_bags(bags: BagSpec, data: Mapping[str, Any], note: Note = silent) -
     """Feature files (or a table of cells) with their label table; read as the run's own, classes numbered alike."""
     if bags.labels is None:
         raise InputError("--bags needs --labels, a CSV with slide and label; to predict without labels: dasmil predict")
-    return read_alike(data, bags, note)
+    return read_alike(data, bags, note, read_all=True)
 
 
-def unlabelled_bags(bags: BagSpec, data: Mapping[str, Any] | None = None, note: Note = silent) -> Cohort:
+def unlabelled_bags(
+    bags: BagSpec, data: Mapping[str, Any] | None = None, note: Note = silent, *, read_all: bool = False
+) -> Cohort:
     """Feature files, or a table of cells; with what a run notes about its data they are read as its own were."""
     from dasmil.data.tables import is_table
 
@@ -107,4 +110,4 @@ def unlabelled_bags(bags: BagSpec, data: Mapping[str, Any] | None = None, note: 
             f"{bags.bags} is a table of cells, and {whose} which of its columns are what: "
             f"give {'the run directory instead' if data is None else 'a folder of feature files'}"
         )
-    return read_alike(data or {}, bags, note)
+    return read_alike(data or {}, bags, note, read_all=read_all)

@@ -48,7 +48,7 @@ def cohort_rounds(
 
     if spec.labels is None and labels is None:
         raise InputError("no labels: give --labels, a CSV with slide and label (and patient and split if known)")
-    cohort = spec.load(labels)
+    cohort = spec.load(labels, read_all=True)
     for line in cohort_lines(cohort):
         note(line)
     check_trainable(cohort.report)

@@ -121,10 +121,12 @@ class BagSpec:
         labels: list[LabelRow] | None = None,
         categories: list[str] | None = None,
         classes: Sequence[str] | None = None,
+        read_all: bool = False,
     ) -> Cohort:
         """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells.
 
-        classes: those of a run in their order, in place of --classes.
+        classes: those of a run in their order, in place of --classes. read_all: also leave out slides with NaN
+        features, for which every file is read once.
         """
         from dasmil.data.cohort import load_cohort
         from dasmil.data.scale import read_scales
@@ -144,7 +146,7 @@ class BagSpec:
         if is_table(self.bags):
             return load_cohort(self._read_table(categories), rows, **options)
         scales = read_scales(self.mpp, self.tile_um, self.scale_table)
-        return load_cohort(self.bags, rows, scales=scales, **options)
+        return load_cohort(self.bags, rows, scales=scales, read_all=read_all, **options)
 
     def _read_table(self, categories: list[str] | None) -> list[Bag]:
         from dasmil.data.tables import read_table
