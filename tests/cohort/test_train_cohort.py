@@ -55,7 +55,8 @@ def test_split_train_evaluate_predict(made: Path, tmp_path: Path, capsys: pytest
     assert [row["bag_id"] for row in rows] == [f"made-{i:04d}" for i in range(30)]
     assert all(0 <= float(row["probability"]) <= 1 for row in rows)
     classes = data["classes"]
-    assert [row["class"] for row in rows] == [classes[float(row["probability"]) >= 0.5] for row in rows]
+    threshold = read(out / "summary.json")["threshold"]["decision"]
+    assert [row["class"] for row in rows] == [classes[float(row["probability"]) >= threshold] for row in rows]
 
 
 def test_folds_test_every_bag_once(made: Path, tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_sets_of_one_class_are_said_and_choose_no_threshold(
         f"Warning: the test set has class 'b' only, {scores}",
     ]
     assert "val AUROC -" in trained.err
-    assert read(out / "summary.json")["threshold"] == {"per_seed": [0.5], "ensemble": 0.5, "chosen_on": "fixed"}
+    assert read(out / "summary.json")["threshold"] == {"decision": 0.5, "chosen_on": "fixed"}
     assert "Sensitivity and specificity at 0.5." in trained.out
     assert run("evaluate", out) == 0
     cells = {line[:14].strip(): line[14:].split() for line in capsys.readouterr().out.splitlines()}

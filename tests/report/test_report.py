@@ -99,15 +99,14 @@ def test_an_interval_without_width_is_no_sign_of_certainty(trained: Path):
 def test_every_bag_is_listed_with_its_mean_probability(trained: Path, pages: dict[str, str]):
     run = trained / "binary"
     page = Rows(pages["binary"])
-    threshold = json.loads((run / "summary.json").read_text())["threshold"]["ensemble"]
-    own = json.loads((run / "summary.json").read_text())["threshold"]["per_seed"]
+    threshold = json.loads((run / "summary.json").read_text())["threshold"]["decision"]
     listed = {row[0]: row for row in page.rows if len(row) == 7 and row[1] in ("train", "val", "test")}
     assert len(listed) == 48
     for split in ("train", "val", "test"):
         for bag_id, rows in predictions(run, split).items():
             values = np.array([float(row["probability"]) for row in rows])
             label = int(rows[0]["label"])
-            right = sum(int(p >= t) == label for p, t in zip(values, own, strict=True))
+            right = sum(int(p >= threshold) == label for p in values)
             guess = int(values.mean() >= threshold)
             names = ("negative", "positive")
             expected = [bag_id, split, names[label], names[guess], f"{values.mean():.3f}", f"{values.std(ddof=1):.3f}"]
@@ -211,9 +210,8 @@ def test_a_cross_validation_pools_its_folds(trained: Path, pages: dict[str, str]
     listed = [row for row in page.rows if len(row) == 7 and row[1] == "test"]
     assert sorted(row[0] for row in listed) == sorted(f"fold{f}-{i}" for f in (0, 1) for i in range(12))
     for fold in (0, 1):
-        threshold = json.loads((trained / "folds" / f"fold-{fold}" / "summary.json").read_text())["threshold"][
-            "ensemble"
-        ]
+        threshold = Run.read(trained / "folds" / f"fold-{fold}").decision
+        assert threshold is not None
         for bag_id, rows in predictions(trained / "folds" / f"fold-{fold}", "test").items():
             mean = np.mean([float(row["probability"]) for row in rows])
             row = next(row for row in listed if row[0] == bag_id)
@@ -241,9 +239,11 @@ def test_the_label_of_a_cross_validation_roc_is_the_area_of_its_curve(trained: P
     assert found.caption == "test, 24 bags. Mean of the folds' curves, each of its own bags."
 
 
-def test_seeds_are_judged_by_the_thresholds_that_they_chose_as_the_prediction_is(binary: Path):
-    summary = json.loads((binary / "summary.json").read_text())
-    summary["threshold"] |= {"per_seed": [1.0, 1.0], "ensemble": 1.0}  # above all probabilities: all are negative
+@pytest.mark.parametrize("old", [False, True])
+def test_seeds_are_judged_by_the_threshold_of_the_run_as_the_prediction_is(binary: Path, old: bool):
+    summary = json.loads((binary / "summary.json").read_text())  # above all probabilities: all are negative
+    older = {"per_seed": [1.0, 1.0], "ensemble": 1.0, "chosen_on": "val"}  # before there was one for all
+    summary["threshold"] = older if old else {"decision": 1.0, "chosen_on": "val"}
     (binary / "summary.json").write_text(json.dumps(summary))
     rows = [row for row in Rows(write_report(binary).read_text()).rows if len(row) == 7 and row[1] == "test"]
     assert len(rows) == 16
@@ -267,7 +267,7 @@ def test_slides_of_one_patient_are_counted_and_older_files_are_read(trained: Pat
     page = Rows(write_report(trained / "patients").read_text())
     assert ["", *(f"{s}, 16 bags of 4 patients" for s in ("test", "val", "train"))] in page.rows
     assert "Measured on test: 16 bags of 4 patients, 8 of the bags positive; 1 seed." in page.text
-    assert "95 % bootstrap interval of the mean over the patients." in page.text
+    assert "95 % interval of the mean over the patients." in page.text
     assert Run.read(trained / "patients").per_seed("test")[0].patients == [f"patient {i // 4}" for i in range(16)]
     for file in binary.glob("seed-*/predictions.csv"):  # as older versions wrote it
         lines = file.read_text().splitlines()

@@ -22,7 +22,7 @@ from toy import toy_bags
 import dasmil
 from dasmil.cli.training_display import print_summary
 from dasmil.errors import DataError, InputError, StorageError
-from dasmil.files import write_csv
+from dasmil.files import finite, write_csv
 from dasmil.report import write_report
 from dasmil.runs import Run, writer
 from dasmil.stats import summarise
@@ -70,6 +70,8 @@ def test_files_hold_what_the_runs_say(finished):
     assert config["model"]["options"]["hidden"] == 4
     assert config["training"]["epochs"] == 3
     assert config["seeds"] == [0, 1]
+    summary = json.loads((out / "summary.json").read_text())
+    threshold = summary["threshold"]["decision"]
     data = json.loads((out / "data.json").read_text())
     assert data["name"] == "toy"
     assert data["splits"]["train"]["n"] == 12
@@ -91,8 +93,7 @@ def test_files_hold_what_the_runs_say(finished):
         assert [r["split"] for r in predictions] == ["train"] * 12 + ["val"] * 8 + ["test"] * 10
         found = np.array([float(r["probability"]) for r in predictions if r["split"] == "test"])
         np.testing.assert_allclose(found, run.predict(toy_bags(10, seed=4, prefix="test")), rtol=1e-5)
-        assert [r["prediction"] for r in predictions[-10:]] == [str(int(p >= 0.5)) for p in found]
-    summary = json.loads((out / "summary.json").read_text())
+        assert [r["prediction"] for r in predictions[-10:]] == [str(int(p >= threshold)) for p in found]
     per_seed = [s["auroc"] for s in summary["splits"]["test"]["per_seed"]]
     assert summary["splits"]["test"]["mean"]["auroc"] == pytest.approx(np.mean(per_seed))
     assert summary["threshold"]["chosen_on"] == "val"
@@ -201,8 +202,11 @@ def test_predict_and_evaluate_use_the_mean_of_all_seeds(finished):
     mean = np.mean([run.predict(test) for run in runs], axis=0)
     assert [r["bag_id"] for r in predicted] == [b.bag_id for b in test]
     np.testing.assert_allclose([r["probability"] for r in predicted], mean, rtol=1e-6)
-    assert [r["prediction"] for r in predicted] == [int(p >= 0.5) for p in mean]
-    again = evaluate_run(stored, {"test": test})
+    assert [r["prediction"] for r in predicted] == [int(p >= stored.threshold) for p in mean]
+    said = stored.ensemble("test")
+    assert said is not None
+    assert [r["prediction"] for r in predicted] == said.predictions.tolist()  # what the report says
+    again = finite(evaluate_run(stored, {"test": test}))
     before = json.loads((out / "summary.json").read_text())
     for part in ("mean", "std", "interval"):
         for name, value in before["splits"]["test"][part].items():
@@ -317,19 +321,20 @@ def of_patients(bags, slides):
 
 
 def test_intervals_are_over_patients_and_older_files_are_read(tmp_path, capsys):
-    train, val, test = (of_patients(toy_bags(12, seed=s, prefix=f"{s}"), 3) for s in range(3))
+    train, val, test = (of_patients(toy_bags(24, seed=s, prefix=f"{s}"), 3) for s in range(3))
     out = tmp_path / "fold-0"
     dasmil.fit("mean-pool", train, val, epochs=1, out=out, tests={"test": test})
     predicted = rows(out / "seed-0" / "predictions.csv")
-    assert [r["patient_id"] for r in predicted] == [f"patient {i // 3}" for i in range(12)] * 3
+    assert [r["patient_id"] for r in predicted] == [f"patient {i // 3}" for i in range(24)] * 3
     summary = json.loads((out / "summary.json").read_text())
     scored = summary["splits"]["test"]
-    assert (scored["n"], scored["patients"]) == (12, 4)
+    assert (scored["n"], scored["patients"]) == (24, 8)
     probability = [float(r["probability"]) for r in predicted if r["split"] == "test"]
     labels, patients = [b.label for b in test], [b.patient_id for b in test]
-    threshold = summary["threshold"]["per_seed"]
+    threshold = [summary["threshold"]["decision"]]
     expected = summarise(labels, [probability], threshold, patients=patients)["interval"]
     assert scored["interval"]["auroc"] == pytest.approx(expected["auroc"])
+    assert scored["fewest"] == 4
     assert scored["interval"]["brier"] == pytest.approx(expected["brier"])
     assert scored["interval"]["brier"] != pytest.approx(
         summarise(labels, [probability], threshold)["interval"]["brier"]
@@ -338,21 +343,24 @@ def test_intervals_are_over_patients_and_older_files_are_read(tmp_path, capsys):
     assert "Sensitivity and specificity at the most probable class." in capsys.readouterr().out
     print_summary(summary, 2)
     printed = capsys.readouterr().out
-    assert "Sensitivity and specificity at thresholds chosen on the validation bags." in printed
-    assert "test (12 bags of 4 patients)" in printed
+    said = (
+        f"Sensitivity and specificity at {threshold[0]:.3f}, the threshold that the run chose on the validation bags."
+    )
+    assert said in printed
+    assert "test (24 bags of 8 patients)" in printed
     assert "[95 % interval over patients]" in printed
     whole = write_fold_summary(tmp_path, 1)["splits"]["test"]
-    assert (whole["n"], whole["patients"]) == (12, 4)
+    assert (whole["n"], whole["patients"]) == (24, 8)
     assert whole["interval"]["brier"] == pytest.approx(expected["brier"])
 
     older = [{name: value for name, value in row.items() if name != "patient_id"} for row in predicted]
     write_csv(out / "seed-0" / "predictions.csv", older)
-    assert write_fold_summary(tmp_path, 1)["splits"]["test"]["patients"] == 12  # then a bag is its own patient
+    assert write_fold_summary(tmp_path, 1)["splits"]["test"]["patients"] == 24  # then a bag is its own patient
     again = evaluate_run(Run.read(out), {"test": test}, keep=True)["splits"]["test"]
     for name, interval in scored["interval"].items():
-        assert again["interval"][name] == pytest.approx(interval), name
+        assert finite(again["interval"][name]) == pytest.approx(interval), name
     mixed = rows(out / "seed-0" / "predictions.csv")
-    assert [r["patient_id"] for r in mixed] == [""] * 24 + patients
+    assert [r["patient_id"] for r in mixed] == [""] * 48 + patients
 
 
 def test_a_fold_with_one_class_takes_no_interval_away(tmp_path):

@@ -98,7 +98,7 @@ def test_threshold_maximises_balanced_accuracy():
 
 
 def test_intervals_equal_explicit_stratified_resampling():
-    y, p = binary(n=60, seed=7)
+    y, p = binary(n=90, seed=7)
     summary = summarise(y, [p], [0.5], resamples=400, seed=11)
     rng = np.random.default_rng(2)
     draws = []
@@ -188,13 +188,13 @@ def test_patients_of_one_bag_each_give_exactly_the_numbers_without_patients():
 
 def test_intervals_equal_explicit_resampling_of_patients():
     rng = np.random.default_rng(5)
-    owner = np.repeat(np.arange(36), rng.integers(1, 5, 36))
-    kind = rng.permutation(np.repeat([0, 1, 2], 12))[owner]  # class 0, class 1, bags of both
+    owner = np.repeat(np.arange(60), rng.integers(1, 5, 60))
+    kind = rng.permutation(np.repeat([0, 1, 2], 20))[owner]  # class 0, class 1, bags of both
     y = np.where(kind == 2, rng.integers(0, 2, len(owner)), kind)
-    p = np.clip(0.5 + 0.2 * (y - 0.5) + rng.normal(0, 0.2, 36)[owner] + rng.normal(0, 0.05, len(owner)), 0, 1)
+    p = np.clip(0.5 + 0.2 * (y - 0.5) + rng.normal(0, 0.2, 60)[owner] + rng.normal(0, 0.05, len(owner)), 0, 1)
     found = summarise(y, [p], [0.5], patients=[f"{o}" for o in owner])["interval"]["auroc"]
-    classes = [frozenset(y[owner == o].tolist()) for o in range(36)]
-    strata = [[o for o in range(36) if classes[o] == s] for s in set(classes)]
+    classes = [frozenset(y[owner == o].tolist()) for o in range(60)]
+    strata = [[o for o in range(60) if classes[o] == s] for s in set(classes)]
     draws = []
     for _ in range(800):
         drawn = np.concatenate([rng.choice(members, len(members)) for members in strata])

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from dasmil.errors import DataError, InputError
-from dasmil.stats import auroc, interval, resampled
+from dasmil.stats import auroc, class_patients, honest_interval, interval, resampled
 from dasmil.types import Bag
 
 if TYPE_CHECKING:
@@ -186,6 +186,8 @@ def space_test_folds(
         value, draws = evaluate(CHANGES[name], repeats if name == "shuffle" else 1)
         low, high = interval(draws - base_draws)
         rows.append(SpaceResult(name, value, value - base, low, high))
-    low, high = interval(base_draws)
+    classes = max(2, 1 + max(int(y.max()) for y in labels))
+    folds = [class_patients(y, [row[2] for row in known[k]], classes) for y, k in zip(labels, used, strict=True)]
+    low, high = honest_interval("auroc", base, interval(base_draws), folds)
     n_models = sum(len(models) for models, _ in kept)
     return SpaceTest(len(patients), len(set(patients)), n_models, base, low, high, tuple(rows))

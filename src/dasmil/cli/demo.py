@@ -245,6 +245,8 @@ def print_table(summaries: dict[str, Any], paper: dict[str, dict[str, tuple[floa
     from rich.console import Console
     from rich.table import Table
 
+    from dasmil.report.words import interval_text
+
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     table = Table("", "", box=None, pad_edge=False, header_style="bold")
     table.add_column("here (95 % interval)", justify="right", no_wrap=True)
@@ -252,9 +254,9 @@ def print_table(summaries: dict[str, Any], paper: dict[str, dict[str, tuple[floa
     for model, name in MODELS.items():
         scored = summaries[model]["splits"]["test-large"]
         for metric, title in ((name, METRICS[name].short) for name in SHOWN):
-            low, high = scored["interval"][metric]
+            found = interval_text(scored["interval"][metric]) or "too few to say"
             spread = f" ± {scored['std'][metric]:.3f}" if len(scored["per_seed"]) > 1 else ""
-            here = f"{scored['mean'][metric]:.3f}{spread} ({low:.3f}-{high:.3f})"
+            here = f"{scored['mean'][metric]:.3f}{spread} ({found})"
             table.add_row(name, title, here, "{:.3f} ± {:.3f}".format(*paper[model][metric]))
             name = ""
     console.print(table)

@@ -22,6 +22,7 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
 
     from dasmil.cli.demo import MODELS, prepare_folder, train_side_by_side
     from dasmil.report.comparison import write_comparison
+    from dasmil.report.words import interval_text
     from dasmil.runs import Run
 
     start = time.monotonic()
@@ -60,8 +61,8 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
         return 0
     for model, name in MODELS.items():
         scored = summaries[model]["splits"]["test"]
-        low, high = scored["interval"]["auroc"]
-        print(f"{name:15} AUROC {scored['mean']['auroc']:.3f} ({low:.3f}-{high:.3f}), {scored['n']} test slides")
+        found = interval_text(scored["interval"]["auroc"]) or "too few to say"
+        print(f"{name:15} AUROC {scored['mean']['auroc']:.3f} ({found}), {scored['n']} test slides")
     print(learned)
     print(explained)
     print(page)

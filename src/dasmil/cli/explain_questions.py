@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dasmil.data.tables import is_table
 from dasmil.errors import DataError, InputError, nearest
+from dasmil.files import finite
 
 if TYPE_CHECKING:
     from dasmil.attribution.ground import Ground
@@ -286,16 +288,17 @@ def space(run: Path, source: LabelledBags, output: Path | None, json: bool) -> i
     with status("moving coordinates") as show:
         result = space_test_folds(parts, progress=show)
     if output is not None:
-        write_json(output / "space-test.json", asdict(result))
+        write_json(output / "space-test.json", finite(asdict(result)))
     if json:
-        print(json_module.dumps(asdict(result), indent=2))
+        print(json_module.dumps(finite(asdict(result)), indent=2))
         return 0
     bags_used = bags_text(result.n_bags, result.n_patients)
     who = (
         f"{result.n_models} models" if len(parts) > 1 else f"{result.n_models} seed{'s' if result.n_models > 1 else ''}"
     )
     print(f"{bags_used}, {who}: {source.describe(run)}")
-    rows = [("as it is", f"{result.auroc:.4f}", f"({result.low:.3f} to {result.high:.3f})", "")]
+    known = "too few bags to say" if math.isnan(result.low) else f"{result.low:.3f} to {result.high:.3f}"
+    rows = [("as it is", f"{result.auroc:.4f}", f"({known})", "")]
     rows += [
         (r.change, f"{r.auroc:.4f}", f"{r.difference:+.4f}", f"{r.low:+.4f} to {r.high:+.4f}") for r in result.rows
     ]

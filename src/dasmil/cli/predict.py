@@ -32,8 +32,8 @@ def predict(
     bags
         Folder of feature files.
     output
-        CSV to write: bag_id, probability, prediction (1 from probability 0.5 on), class (its name in the label table);
-        with more than two classes one probability each, in the order that training showed.
+        CSV to write: bag_id, probability, prediction (1 from the run's threshold on), class (its name in the label
+        table); with more than two classes one probability each, in the order that training showed.
     mpp
         Micrometres per level-0 pixel, where the files do not say.
     tile_um

@@ -57,7 +57,7 @@ def print_summary(summary: Mapping[str, Any], classes: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dasmil.report.words import resampled_text, scored_bags, seed_names
+    from dasmil.report.words import resampled_text, scored_bags, seed_names, too_few_text
 
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
     splits = summary["splits"]
@@ -75,9 +75,12 @@ def print_summary(summary: Mapping[str, Any], classes: int) -> None:
     if classes > 2:
         console.print("Sensitivity and specificity at the most probable class.")
     elif threshold.get("chosen_on") == "val":
-        console.print("Sensitivity and specificity at thresholds chosen on the validation bags.")
+        each = "the thresholds that the folds" if rounds == "folds" else _threshold(threshold)
+        console.print(f"Sensitivity and specificity at {each} chose on the validation bags.")
     else:
         console.print("Sensitivity and specificity at 0.5.")
+    if few := too_few_text(splits):
+        console.print(few)
     if summary["stuck_seeds"]:
         names = seed_names(summary["stuck_seeds"])
         console.print(f"Did not fit the training bags: {names} (counted above; see status.json).")
@@ -86,6 +89,11 @@ def print_summary(summary: Mapping[str, Any], classes: int) -> None:
             f"Fitted the training bags, but not told from chance on the validation bags: "
             f"{seed_names(summary['chance_seeds'])} (learned by heart, or too few validation bags)."
         )
+
+
+def _threshold(found: Mapping[str, Any]) -> str:
+    """Of older runs every seed has its own."""
+    return f"{found['decision']:.3f}, the threshold that the run" if "per_seed" not in found else "thresholds the seeds"
 
 
 def _cell(scores: Mapping[str, Any], metric: str) -> str:

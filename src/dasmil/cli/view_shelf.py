@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dasmil.runs import Origin, Speaker
+    from dasmil.runs import Origin, Run, Speaker
+    from dasmil.runs.predictions import Predictions
     from dasmil.types import Bag
     from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
 
@@ -30,7 +31,7 @@ def run_shelf(
     found = speakers(run)
     files = {s.model_file for s in speakers(run, _first_seed(found) if seed is None else seed)}
     chosen = [k for k, speaker in enumerate(found) if speaker.model_file in files]
-    entries = _entries(found, chosen, split, mnist_dir, find_picture)
+    entries = _entries(stored, found, chosen, split, mnist_dir, find_picture)
     data = stored.origin.get("name") or Path(stored.origin.get("bags", "own bags")).name
     who = f"{len(stored.folds)} folds, each bag by the one that held it out" if stored.folds else found[chosen[0]].title
     classes = stored.origin.get("classes")
@@ -58,6 +59,7 @@ def _other_voices(others: Sequence[Path]) -> list[Voice]:
 
 
 def _entries(
+    stored: Run,
     found: Sequence[Speaker],
     chosen: Sequence[int],
     split: Sequence[str] | None,
@@ -69,7 +71,7 @@ def _entries(
     from dasmil.study.reading import run_loader
 
     folds = found[chosen[0]].fold is not None
-    scored = [(k, own.scored) for k in chosen if (own := found[k].seed) is not None]
+    scored = [(k, _decided(stored, found[k])) for k in chosen if found[k].seed is not None]
     known = sorted({name for _, sets in scored for name in sets}, key=lambda s: (not s.startswith("test"), s))
     for name in split or ():
         if name not in known:
@@ -82,6 +84,14 @@ def _entries(
             for entry in _scored_entries(found, voice, name, sets, load, find_picture):
                 entries.setdefault((name, entry.bag_id), entry)
     return list(entries.values())
+
+
+def _decided(stored: Run, speaker: Speaker) -> dict[str, Predictions]:
+    """What a seed has scored, with the class at the threshold of its run."""
+    assert speaker.seed is not None
+    part = stored.parts[speaker.fold or 0]
+    place = list(part.seeds).index(speaker.seed.number)
+    return {name: part.decided(name)[place] for name in speaker.seed.scored}
 
 
 def _scored_entries(

@@ -12,7 +12,7 @@ from dasmil.report import figures
 from dasmil.report.figures import Score
 from dasmil.report.page import BagRow, BagTable, Cell, Column, FoldedText, Headline, Section, Table, picture
 from dasmil.report.pictures import roc_curves
-from dasmil.report.words import decimal, interval_text, protocol_text, resampled_text, scored_bags
+from dasmil.report.words import decimal, interval_text, protocol_text, resampled_text, scored_bags, too_few_text
 from dasmil.runs import Run
 from dasmil.vocabulary import METRICS
 
@@ -59,13 +59,16 @@ def scores_table(run: Run) -> Table:
 def score_note(run: Run) -> str:
     found = run.summary.get("threshold")
     chosen = isinstance(found, dict) and found.get("chosen_on") == "val"
-    where = "a threshold chosen on the validation bags" if chosen else "0.5"
+    each = "the threshold that each fold" if run.folds else f"{run.threshold:.3f}, the threshold that the run"
+    where = f"{each} chose on its validation bags" if chosen else "0.5"
     over = "folds" if run.folds else "seeds"
     drawn = resampled_text(run.summary["splits"])
     cut = "the most probable class" if run.classes > 2 else f"0.5; sensitivity and specificity at {where}"
+    few = too_few_text(run.summary["splits"])
     return (
-        f"Mean ± standard deviation over {over}; below it the 95 % bootstrap interval of the mean over the {drawn}. "
+        f"Mean ± standard deviation over {over}; below it the 95 % interval of the mean over the {drawn}. "
         f"Balanced accuracy and F1 at {cut}. Lower is better for Brier score and calibration error."
+        f"{' ' * bool(few)}{few}"
     )
 
 

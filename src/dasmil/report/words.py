@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dasmil.runs import Run, Seed
+from dasmil.stats import FEWEST
 
 
 def decimal(value: Any, places: int = 3) -> str:
@@ -48,6 +49,19 @@ def resampled_text(splits: Mapping[str, Mapping[str, Any]]) -> str:
     shared = [name for name, scored in splits.items() if scored.get("shared_by_folds")]
     none = f"; none of {' and '.join(shared)}, which the folds share" if shared else ""
     return ("patients" if several else "bags") + none
+
+
+def too_few_text(splits: Mapping[str, Mapping[str, Any]]) -> str:
+    """A sentence about sets with so few bags of a class that they say nothing about others; empty without."""
+    found = [name for name, scored in splits.items() if scored.get("fewest", FEWEST) < FEWEST]
+    if not found:
+        return ""
+    several = any(splits[name].get("patients", 0) < splits[name]["n"] for name in found)
+    what = "patients" if several else "bags"
+    return (
+        f"Fewer than {FEWEST} {what} of a class in {' and '.join(found)}: nothing can be said from them, not even "
+        "after a perfect score, so there is no interval."
+    )
 
 
 def interval_text(interval: Sequence[Any] | None) -> str:

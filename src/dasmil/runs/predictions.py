@@ -25,7 +25,8 @@ _HISTORY = (
 class Predictions:
     """What one seed says about a split: bag_ids, labels [n] (-1: none), logits and probabilities [n] or [n, classes].
 
-    predictions [n]: the class at 0.5, or the most probable one; patient_ids [n]: None where the bag has none.
+    predictions [n]: the class at the run's threshold (in older files at 0.5), or the most probable; patient_ids [n]:
+    None where the bag has none.
     """
 
     bag_ids: list[str]

@@ -184,14 +184,30 @@ class Run:
         return self.origin.get("name") or self.origin.get("bags") or "own bags"
 
     @property
+    def decision(self) -> float | None:
+        """The one threshold that was saved with the run; None of runs from before there was one."""
+        return self.summary["threshold"].get("decision")
+
+    @property
     def threshold(self) -> float:
-        """Where the mean probability of the seeds becomes a positive prediction (of a cross-validation: per fold)."""
+        """Where a probability becomes a positive prediction: of every seed, of their mean, for bags old and new.
+
+        A cross-validation decides about new bags at the mean of its folds' thresholds, about its own at each fold's.
+        """
+        if self.decision is not None:
+            return self.decision
+        if self.folds:
+            return float(np.mean([fold.threshold for fold in self.folds]))
         return self.summary["threshold"].get("ensemble", 0.5)
 
     @property
     def thresholds(self) -> list[float]:
-        """Where the probability of each seed becomes positive, over all folds."""
-        return [value for part in self.parts for value in part.summary["threshold"].get("per_seed", [])]
+        """Where the probability of each seed becomes positive, over all folds; older runs have one for every seed."""
+        return [
+            value
+            for part in self.parts
+            for value in part.summary["threshold"].get("per_seed", [part.threshold] * len(part.seeds))
+        ]
 
     @property
     def classes(self) -> int:
@@ -220,11 +236,11 @@ class Run:
         return [Predictions.joined(parts) for parts in zip(*(fold.per_seed(split) for fold in self.folds))]
 
     def decided(self, split: str) -> list[Predictions]:
-        """As `per_seed`, but with the class at the threshold that each seed chose on its validation bags."""
+        """As `per_seed`, but with the class at the run's threshold (of older runs at that of each seed)."""
         if not self.seeds:
             return [Predictions.joined(parts) for parts in zip(*(fold.decided(split) for fold in self.folds))]
         found = []
-        for part, threshold in zip(self.per_seed(split), self.thresholds or [0.5] * len(self.seeds), strict=True):
+        for part, threshold in zip(self.per_seed(split), self.thresholds, strict=True):
             classes = part.probabilities >= threshold if part.probabilities.ndim == 1 else part.predictions
             found.append(replace(part, predictions=np.asarray(classes, dtype=np.int64)))
         return found

@@ -87,13 +87,17 @@ class DataRecord(Origin):
 
 
 class Scores(_Record):
-    """The scores of one set: per seed (or fold), their mean, deviation and 95 % interval."""
+    """The scores of one set: per seed (or fold), their mean, deviation and 95 % interval.
+
+    fewest: patients of the rarest class (of folds that do not share bags: over all folds).
+    """
 
     n: int
     mean: Values
     std: Values
     interval: dict[str, list[Number]]
     patients: NotRequired[int]
+    fewest: NotRequired[int]
     positives: NotRequired[int]
     classes: NotRequired[dict[str, int]]
     shared_by_folds: NotRequired[bool]
@@ -104,9 +108,14 @@ class Scores(_Record):
 
 
 class Threshold(_Record):
-    """Where a probability becomes a positive prediction, and which bags chose it."""
+    """Where a probability becomes a positive prediction, and which bags chose it.
+
+    decision: the one threshold of the run, of its seeds and of their mean. Older runs have one per seed and one for the
+    mean (ensemble) instead, which then count.
+    """
 
     chosen_on: str
+    decision: NotRequired[float]
     per_seed: NotRequired[list[float]]
     ensemble: NotRequired[float]
 

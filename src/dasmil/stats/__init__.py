@@ -12,9 +12,11 @@ from dasmil.stats.metrics import (
 )
 from dasmil.stats.ranking import auroc, average_precision, probabilities
 from dasmil.stats.resample import interval, mean_over_patients, patient_numbers, resampled
+from dasmil.stats.small import FEWEST, auroc_interval, class_patients, honest_interval
 
 __all__ = [
-    "METRICS", "Roc", "auroc", "average_precision", "bootstrap_difference", "calibration_curve", "choose_threshold",
-    "confusion_counts", "interval", "mean_interval", "mean_over_patients", "patient_numbers", "probabilities",
-    "resampled", "roc_curve", "score", "summarise", "wilson",
+    "FEWEST", "METRICS", "Roc", "auroc", "auroc_interval", "average_precision", "bootstrap_difference",
+    "calibration_curve", "choose_threshold", "class_patients", "confusion_counts", "honest_interval", "interval",
+    "mean_interval", "mean_over_patients", "patient_numbers", "probabilities", "resampled",
+    "roc_curve", "score", "summarise", "wilson",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from dasmil.stats.resample import resampled
 
 Array = NDArray[np.float64]
 
+Z = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
 GRID = np.linspace(0, 1, 101)
 RESAMPLES = 200
 
@@ -69,7 +70,7 @@ def _rates(truth: NDArray[np.bool_], score: Array, weights: Array) -> Array:
     return np.stack([np.interp(GRID, x, y) for x, y in zip(fpr, tpr)])
 
 
-def wilson(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(share: float, n: float, z: float = Z) -> tuple[float, float]:
     """95 % interval of a frequency seen in n independent bags (Wilson's score interval)."""
     if n == 0:
         return 0.0, 1.0

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dasmil.errors import InputError
 from dasmil.stats.ranking import auroc, average_precision, divide
 from dasmil.stats.resample import interval, patient_numbers, resampled
+from dasmil.stats.small import class_patients, honest_interval
 
 Array = NDArray[np.float64]
 
@@ -90,8 +91,9 @@ def summarise(
     """Scores of several runs on the same bags: per run, mean, standard deviation, interval, and of their ensemble.
 
     The interval is of the mean over runs, under resampling of the patients with all their bags: it says how far this
-    set of bags can be trusted; the standard deviation says how much a new seed changes. The ensemble is the mean
-    probability. patients: of every bag, None where every bag has its own.
+    set of bags can be trusted; the standard deviation says how much a new seed changes. Of few patients it is a score
+    interval, or none (stats/small.py); fewest: the patients of the rarest class. The ensemble is the mean probability.
+    patients: of every bag, None where every bag has its own.
     """
     y, _ = _checked(labels, probabilities[0])
     runs = [_checked(y, p)[1] for p in probabilities]
@@ -107,16 +109,23 @@ def summarise(
             draws[name].append(np.mean([s[name] for s in scored], axis=0))
             ensemble_draws[name].append(together[name])
     values = {name: np.array([run[name] for run in per_run]) for name in METRICS}
+    mean = {name: float(v.mean()) for name, v in values.items()}
+    counts = class_patients(y, patients, 2 if mean_probability.ndim == 1 else mean_probability.shape[1])
+
+    def stated(seen: dict[str, float], found: dict[str, list[Array]]) -> dict[str, list[float]]:
+        return {name: honest_interval(name, seen[name], interval(d), [counts]) for name, d in found.items()}
+
     return {
         "n": len(y),
         "patients": len(y) if patients is None else len(set(patients)),
+        "fewest": int(counts.min()),
         "positives": int((y == 1).sum()),
         "classes": {str(c): int((y == c).sum()) for c in np.unique(y)},
         "per_seed": per_run,
-        "mean": {name: float(v.mean()) for name, v in values.items()},
+        "mean": mean,
         "std": {name: float(v.std(ddof=1)) if len(v) > 1 else 0.0 for name, v in values.items()},
-        "interval": {name: interval(d) for name, d in draws.items()},
-        "ensemble": {**ensemble, "interval": {name: interval(d) for name, d in ensemble_draws.items()}},
+        "interval": stated(mean, draws),
+        "ensemble": {**ensemble, "interval": stated(ensemble, ensemble_draws)},
         "calibration": calibration_curve(y, mean_probability, patients),
     }
 
@@ -132,6 +141,8 @@ def mean_interval(
     Patients are resampled within their fold. A metric leaves out folds that do not have it (NaN: one class only).
     """
     per_fold: dict[str, list[Array]] = {name: [] for name in METRICS}
+    seen: list[dict[str, float]] = []
+    counts: list[NDArray[np.int64]] = []
     for k, (labels, probabilities, thresholds, patients) in enumerate(parts):
         draws: dict[str, list[Array]] = {name: [] for name in METRICS}
         y, _ = _checked(labels, probabilities[0])
@@ -141,10 +152,19 @@ def mean_interval(
                 draws[name].append(np.mean([s[name] for s in scored], axis=0))
         for name in METRICS:
             per_fold[name].append(np.concatenate(draws[name]))
+        runs = [score(y, p, threshold=t) for p, t in zip(probabilities, thresholds, strict=True)]
+        seen.append({name: float(np.mean([run[name] for run in runs])) for name in METRICS})
+        p = np.asarray(probabilities[0])
+        counts.append(class_patients(y, patients, 2 if p.ndim == 1 else p.shape[1]))
     found: dict[str, list[float]] = {}
     for name, folds in per_fold.items():
-        known = [draws for draws in folds if not np.isnan(draws).all()]
-        found[name] = interval([sum((draws / len(known) for draws in known), np.zeros(resamples))] if known else folds)
+        known = [k for k, draws in enumerate(folds) if not np.isnan(draws).all()]
+        if not known:
+            found[name] = [float("nan"), float("nan")]
+            continue
+        middle = interval(sum((folds[k] / len(known) for k in known), np.zeros(resamples)))
+        mean = float(np.mean([seen[k][name] for k in known]))
+        found[name] = honest_interval(name, mean, middle, [counts[k] for k in known])
     return found
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dasmil.errors import InputError
@@ -66,6 +65,11 @@ def predict(
     without a probability; then every row has a "problem", empty where there is none.
     """
     stored = run if isinstance(run, Run) else Run.read(run)
+    if stored.decision is None and stored.classes == 2:
+        note(
+            f"This run is older than the one threshold of a run: classes are given at 0.5 as it did (its report "
+            f"decides at {stored.threshold:.3f})"
+        )
     if isinstance(bags, (str, Path)):
         bags = BagSpec(bags=Path(bags))
     if not isinstance(bags, BagSpec):
@@ -87,10 +91,11 @@ def predict_run(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:
     feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
     _check_fits(models[0], feed.facts)
     mean = probabilities(model_logits(models, feed), models[0].n_classes).mean(0)
+    cut = 0.5 if run.decision is None else run.decision
     rows = []
     for bag_id, p in zip(feed.facts.ids, mean, strict=True):
         if models[0].n_classes == 2:
-            rows.append({"bag_id": bag_id, "probability": float(p), "prediction": int(p >= 0.5)})
+            rows.append({"bag_id": bag_id, "probability": float(p), "prediction": int(p >= cut)})
         else:
             every = {f"probability_{c}": float(v) for c, v in enumerate(p)}
             rows.append({"bag_id": bag_id, "probability": float(p.max()), "prediction": int(p.argmax()), **every})
@@ -106,7 +111,9 @@ def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = Fa
     """
     models = run.models()
     summary = run.summary
-    threshold = {"ensemble": float(np.mean([part.threshold for part in run.parts])), **summary["threshold"]}
+    old = run.decision is None
+    threshold = {**({"ensemble": run.threshold} if old else {}), **summary["threshold"]}
+    thresholds = run.thresholds if old else [run.threshold] * len(models)
     splits, described, rows = {}, {}, [[] for _ in models]
     for name, bags in sets.items():
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name)
@@ -116,13 +123,13 @@ def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = Fa
         splits[name] = summarise(
             feed.facts.labels,
             list(scored),
-            run.thresholds,
+            thresholds,
             patients=feed.facts.patients,
-            ensemble_threshold=threshold["ensemble"],
+            ensemble_threshold=run.threshold,
         )
         described[name] = feed.facts.describe()
-        for part, values in zip(rows, logits, strict=True):
-            part += prediction_rows(name, feed, values, models[0].n_classes)
+        for part, values, cut in zip(rows, logits, thresholds, strict=True):
+            part += prediction_rows(name, feed, values, models[0].n_classes, cut)
     if keep and not run.folds:
         run.add_scored(splits, described, rows)
     return {

@@ -37,6 +37,7 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
         splits[name] = {
             "n": len(label_of),
             "patients": len(set.union(*owners)),
+            "fewest": sum(fold.get("fewest", 0) for fold in per_fold),
             "positives": sum(int(y == 1) for y in label_of.values()),
             "shared_by_folds": shared,
             "per_fold": means,
@@ -60,7 +61,10 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
             for name in ("stuck_seeds", "chance_seeds")
         },
         "selection": summaries[0]["selection"],
-        "threshold": {"chosen_on": summaries[0]["threshold"]["chosen_on"]},
+        "threshold": {
+            "decision": float(np.mean([run.threshold for run in runs])),
+            "chosen_on": summaries[0]["threshold"]["chosen_on"],
+        },
     }
     write_fold_summary_file(path, summary)
     return summary

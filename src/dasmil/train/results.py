@@ -26,10 +26,15 @@ def write_results(
     """
     scored = writer.scored_before(but=sets)
     logits = {name: model_logits([run.model for run in runs], feed) for name, feed in sets.items()}
-    for k, run in enumerate(runs):
-        rows = [row for name, feed in sets.items() for row in prediction_rows(name, feed, logits[name][k], classes)]
-        writer.write_seed(run.seed, run.model, run.history, rows, _status(run), kept=scored)
     summary = summarise_sets(sets, logits, classes)
+    threshold = summary["threshold"]["decision"]
+    for k, run in enumerate(runs):
+        rows = [
+            row
+            for name, feed in sets.items()
+            for row in prediction_rows(name, feed, logits[name][k], classes, threshold)
+        ]
+        writer.write_seed(run.seed, run.model, run.history, rows, _status(run), kept=scored)
     summary["splits"] |= scored
     summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
     summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
@@ -40,25 +45,24 @@ def write_results(
 
 
 def summarise_sets(sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.float64]], classes: int) -> dict[str, Any]:
-    """Thresholds from the validation bags alone, and the scores of every set at them."""
+    """One threshold from the validation bags alone, and the scores of every set at it."""
     probability = {name: probabilities(value, classes) for name, value in logits.items()}
     count = len(next(iter(logits.values())))
-    thresholds, together, origin = [0.5] * count, 0.5, "fixed"
+    decision, origin = 0.5, "fixed"
     labels = sets["val"].facts.labels if "val" in sets else []
     if classes == 2 and len(set(labels)) == 2:  # bags of one class leave nothing to choose
-        thresholds = [choose_threshold(labels, p) for p in probability["val"]]
-        together, origin = choose_threshold(labels, probability["val"].mean(0)), "val"
+        decision, origin = choose_threshold(labels, probability["val"].mean(0)), "val"
     splits = {
         name: summarise(
             feed.facts.labels,
             list(probability[name]),
-            thresholds,
+            [decision] * count,
             patients=feed.facts.patients,
-            ensemble_threshold=together,
+            ensemble_threshold=decision,
         )
         for name, feed in sets.items()
     }
-    return {"splits": splits, "threshold": {"per_seed": thresholds, "ensemble": together, "chosen_on": origin}}
+    return {"splits": splits, "threshold": {"decision": decision, "chosen_on": origin}}
 
 
 def _at_chance(
@@ -71,12 +75,14 @@ def _at_chance(
     found = []
     for run, probability in zip(runs, probabilities(logits["val"], classes), strict=True):
         low, _ = summarise(facts.labels, [probability], [0.5], patients=facts.patients)["interval"]["auroc"]
-        if run.fitted and low <= 0.5:
+        if run.fitted and not low > 0.5:  # NaN: too few bags to say
             found.append(run.seed)
     return found
 
 
-def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes: int) -> list[dict[str, Any]]:
+def prediction_rows(
+    split: str, feed: Feed, logits: NDArray[np.float64], classes: int, threshold: float
+) -> list[dict[str, Any]]:
     """One row a bag: bag_id, split, label, logit (or one per class), probability, prediction, patient_id."""
     probability = probabilities(logits, classes)
     rows = []
@@ -84,7 +90,7 @@ def prediction_rows(split: str, feed: Feed, logits: NDArray[np.float64], classes
         row: dict[str, Any] = {"bag_id": bag_id, "split": split, "label": int(feed.facts.labels[i])}
         if classes == 2:
             row |= {"logit": float(logits[i]), "probability": float(probability[i])}
-            row["prediction"] = int(probability[i] >= 0.5)
+            row["prediction"] = int(probability[i] >= threshold)
         else:
             row |= {f"logit_{c}": float(v) for c, v in enumerate(logits[i])}
             row |= {f"probability_{c}": float(v) for c, v in enumerate(probability[i])}
