@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from dasmil.stats.curves import Z, wilson
 from dasmil.stats.resample import patient_numbers
@@ -90,4 +89,8 @@ def _edge(value: float, end: float, deviation: Callable[[float], float]) -> floa
     near = value + math.copysign(min(1e-7, abs(end - value)), end - value)
     if abs(end - value) <= 1e-7 or abs(near - value) >= Z * deviation(near):
         return value
-    return float(brentq(lambda theta: abs(theta - value) - Z * deviation(theta), near, end))
+    far = end
+    for _ in range(50):  # halved so often, the step is below the precision of a float
+        middle = (near + far) / 2
+        near, far = (middle, far) if abs(middle - value) < Z * deviation(middle) else (near, middle)
+    return far
