@@ -156,12 +156,17 @@ class Output:
     logit: [*batch] for two classes, [*batch, classes] for more; aux_loss: [*batch], added to the bag loss;
     instance_scores: [*batch, n], the model's own weight of each instance where it has one (for example attention).
     side_logits: [*batch, s] (or [*batch, s, classes]), s further logits of the same bag, each with its own bag loss.
+    label_losses: [*batch, classes], a loss for every class that the label could be; the one of the label is added.
+    bag_weight, side_weight: of the bag loss of the logit, and of that of each side logit, in the sum.
     """
 
     logit: Tensor
     aux_loss: Tensor | None = None
     instance_scores: Tensor | None = None
     side_logits: Tensor | None = None
+    label_losses: Tensor | None = None
+    bag_weight: float = 1.0
+    side_weight: float = 1.0
 
 
 @dataclass(frozen=True)

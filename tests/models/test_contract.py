@@ -21,7 +21,12 @@ ALL = pytest.mark.parametrize("name", list_models())
 SMALL: dict[str, dict[str, Any]] = {
     "transmil": {"features": 32},
     "sa-alibi": {"step": 10.0, "out_features": 8},
-    "slide-transformer": {"layers": 2, "heads": 2, "head_features": 8, "step": 10.0}
+    "slide-transformer": {"layers": 2, "heads": 2, "head_features": 8, "step": 10.0},
+    "clam-sb": {"features": 16, "hidden": 8, "dropout": 0.0, "sampled": 4},
+    "clam-mb": {"features": 16, "hidden": 8, "dropout": 0.0, "subtyping": True},
+    "dsmil": {"hidden": 8},
+    "dtfd-mil": {"features": 16, "hidden": 8},
+    "ilra-mil": {"features": 16, "heads": 4, "rank": 2},
 }  # fmt: skip
 
 
@@ -41,7 +46,7 @@ def test_the_registry_has_every_model_of_the_paper() -> None:
     assert list_models() == [
         "max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "mil-gnn", "mil-gnn-ds", "gat", "gcn", "set-transformer",
         "iset-transformer", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil", "sa-alibi", "sa-rope",
-        "slide-transformer",
+        "slide-transformer", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "ilra-mil",
     ]  # fmt: skip
     assert all(cls.name == name for name, cls in MODELS.items())
 
@@ -59,7 +64,7 @@ def test_batched_and_padded_bags_give_the_same(name: str) -> None:
         features[row, where], coords[row, where], mask[row, where] = f, c, True
     together = model(features, coords, mask)
     torch.testing.assert_close(together.logit, torch.stack([o.logit for o in alone]))
-    for field in ("aux_loss", "side_logits"):
+    for field in ("aux_loss", "side_logits", "label_losses"):
         if getattr(alone[0], field) is not None:
             torch.testing.assert_close(getattr(together, field), torch.stack([getattr(o, field) for o in alone]))
     if together.instance_scores is not None:
@@ -144,7 +149,7 @@ def test_gradients_reach_every_parameter(name: str) -> None:
         features, coords = bag(n, seed, 2)
         output = model(features * 3, coords)
         loss = output.logit.square().sum()
-        for extra in (output.aux_loss, output.side_logits):
+        for extra in (output.aux_loss, output.side_logits, output.label_losses):
             if extra is not None:
                 loss = loss + extra.square().sum()
         loss.backward()
@@ -182,7 +187,10 @@ def test_more_than_two_classes(name: str) -> None:
     assert output.logit.std(dim=-1).min() > 0
     torch.testing.assert_close(output.logit[1], model(features[1], coords[1]).logit)
     if output.side_logits is not None:
-        assert output.side_logits.shape == (3, 2, 4)
+        assert output.side_logits.shape == (3, output.side_logits.shape[1], 4)
+    if output.label_losses is not None:
+        assert output.label_losses.shape == (3, 4)
+        assert output.label_losses.std(dim=-1).min() > 0
 
 
 @pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if cls.stackable])
@@ -206,8 +214,9 @@ def test_stacked_parameters_give_each_run_its_own_result(
         found = output.logit
         if output.aux_loss is not None:
             found = found + output.aux_loss
-        if output.side_logits is not None:
-            found = found + output.side_logits.square().sum(-1)
+        for several in (output.side_logits, output.label_losses):
+            if several is not None:
+                found = found + several.square().sum(-1)
         return (found * weight).sum()
 
     found = torch.autograd.grad(total(together, weight), list(stacked.values()), allow_unused=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dasmil import create_model, list_models
+from dasmil import create_model
 from dasmil.models import MILModel
 from dasmil.ops import discrete_attention
 
@@ -282,7 +282,7 @@ EQUATIONS: dict[str, Equation] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", EQUATIONS)
 def test_equations(name: str) -> None:
     model = make(name, **SMALL.get(name, {}))
     features, coords = bag()

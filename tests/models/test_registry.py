@@ -43,7 +43,7 @@ def count(name: str, **options: object) -> int:
         return sum(p.numel() for p in create_model(name, **options).parameters())  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_parameter_counts(name: str) -> None:
     mnist, camelyon = PARAMETERS[name]
     if (

@@ -78,6 +78,11 @@ def read_structure(
         return _read_stack(aggregator, x + aggregator.encoding(coords).to(x.dtype), coords, section)
     if type(aggregator) is SAAggregator:
         return _read_stack(aggregator, x, coords, section)
+    parts = getattr(aggregator, "parts", None)
+    if callable(parts):  # what each instance adds to the embedding
+        added = parts(x, coords, section)
+        assert isinstance(added, Tensor)
+        return PlainPooling(added, "sum")
     return None
 
 

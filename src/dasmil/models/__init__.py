@@ -9,9 +9,13 @@ import torch
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.ab_mil import ABMIL, GatedABMIL
 from dasmil.models.base import MILModel
+from dasmil.models.clam import CLAMMB, CLAMSB
 from dasmil.models.das_mil import DASMIL
 from dasmil.models.disc_rel_sa import DiscRelSA
+from dasmil.models.dsmil import DSMIL
+from dasmil.models.dtfd import DTFDMIL
 from dasmil.models.gnn import GAT, GCN
+from dasmil.models.ilra import ILRAMIL
 from dasmil.models.mil_gnn import MILGNN, MILGNNDS
 from dasmil.models.pooling import MaxPool, MeanPool
 from dasmil.models.presets import PRESETS
@@ -43,6 +47,11 @@ MODELS: dict[str, type[MILModel]] = {
     "sa-alibi": SAAlibi,
     "sa-rope": SARope,
     "slide-transformer": SlideTransformer,
+    "clam-sb": CLAMSB,
+    "clam-mb": CLAMMB,
+    "dsmil": DSMIL,
+    "dtfd-mil": DTFDMIL,
+    "ilra-mil": ILRAMIL,
 }
 
 MOST_PARAMETERS = 500_000_000

@@ -38,6 +38,9 @@ class Aggregated(NamedTuple):
     aux_loss: Tensor | None = None
     instance_scores: Tensor | None = None
     side_logits: Tensor | None = None
+    label_losses: Tensor | None = None
+    bag_weight: float = 1.0
+    side_weight: float = 1.0
 
 
 class MILModel(nn.Module):
@@ -110,8 +113,9 @@ class MILModel(nn.Module):
         like = next(self.parameters())
         given = take_inputs(self.name, self.encoder.in_shape, like, features, coords, mask, section)
         aggregated: Aggregated = self.aggregator(self.encoder(given.features), given.coords, given.mask, given.section)
-        logit, *travellers = self.classifier(aggregated.embedding), *aggregated[1:]
-        return Output(logit.squeeze(-1) if self.n_classes == 2 else logit, *travellers)
+        logit = self.classifier(aggregated.embedding)
+        travellers = {name: value for name, value in aggregated._asdict().items() if name != "embedding"}
+        return Output(logit.squeeze(-1) if self.n_classes == 2 else logit, **travellers)
 
     def begin_near(self, first: Tensor, second: Tensor, length: float, instances: float) -> bool:
         """Start, untrained, as a detector of instances like ``first`` that lie nearer than ``length`` to one like

@@ -7,7 +7,6 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from dasmil.errors import InputError
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
@@ -16,6 +15,7 @@ from dasmil.nn import Linear
 from dasmil.nn.attention import join, register
 from dasmil.nn.linear import per_run
 from dasmil.nn.nystrom import LayerNorm
+from dasmil.nn.recompute import again_in_backward
 from dasmil.ops import das_attention
 from dasmil.ops.alibi import published_slopes
 
@@ -88,27 +88,8 @@ class TransformerAggregator(nn.Module):
         radius = None if self.radius is None else self.radius / self.distance_scale
         for block in self.blocks:
             arguments = (x, coords, mask, section, self.distance_scale, radius)
-            x = (
-                _again_in_backward(block, arguments)
-                if self.checkpointing and torch.is_grad_enabled()
-                else block(*arguments)
-            )
+            x = again_in_backward(block, *arguments) if self.checkpointing else block(*arguments)
         return Aggregated(self.norm(x[..., :1, :]).squeeze(-2))
-
-
-def _again_in_backward(block: nn.Module, arguments: tuple[Any, ...]) -> Tensor:
-    """The block's output; its inside is computed again in the backward pass, with the parameters of now.
-
-    They are passed on by name, because stacked runs lend theirs to the module for the forward pass only.
-    """
-    state = dict(block.named_parameters()) | dict(block.named_buffers())
-
-    def run(names: tuple[str, ...], given: tuple[Any, ...], *tensors: Tensor) -> Tensor:
-        return torch.func.functional_call(block, dict(zip(names, tensors)), given)
-
-    found = checkpoint(run, tuple(state), arguments, *state.values(), use_reentrant=False)
-    assert isinstance(found, Tensor)
-    return found
 
 
 class SlideTransformer(MILModel):

@@ -45,12 +45,15 @@ class BagLoss:
     def __call__(self, output: Output, labels: Tensor) -> Tensor:
         """Losses [*batch] of logits [*batch] (or [*batch, classes]) and labels [*batch].
 
-        Auxiliary losses and the losses of side logits (deep supervision) are added.
+        Auxiliary losses, the losses of side logits (deep supervision) and the one that belongs to the label are added.
         """
-        loss = self._entropy(output.logit, labels)
+        loss = output.bag_weight * self._entropy(output.logit, labels)
         if output.side_logits is not None:
             sides = output.side_logits.shape[labels.ndim]
-            loss = loss + self._entropy(output.side_logits, labels.unsqueeze(-1).expand(*labels.shape, sides)).sum(-1)
+            each = self._entropy(output.side_logits, labels.unsqueeze(-1).expand(*labels.shape, sides))
+            loss = loss + output.side_weight * each.sum(-1)
+        if output.label_losses is not None:
+            loss = loss + output.label_losses.gather(-1, labels.long().unsqueeze(-1)).squeeze(-1)
         return loss if output.aux_loss is None else loss + output.aux_loss
 
     def _entropy(self, logit: Tensor, labels: Tensor) -> Tensor:

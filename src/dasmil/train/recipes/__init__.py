@@ -12,11 +12,11 @@ from dasmil.errors import InputError, unknown_name
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of one model in one recipe: its preset, training settings, and model options beyond the preset."""
+    """Settings of one model in one recipe: its preset if any, training settings, and model options beyond it."""
 
     name: str
     title: str
-    preset: str
+    preset: str | None
     training: dict[str, Any]
     options: dict[str, Any]
 
@@ -37,4 +37,4 @@ def load_recipe(name: str, model: str) -> Recipe:
         raise InputError(f"the recipe {name!r} has no settings for {model}; it has {', '.join(sorted(models))}")
     own = dict(models.get(model, models.get("*", {})))
     options = own.pop("options", {})
-    return Recipe(name, content["title"], content["preset"], {**content["training"], **own}, options)
+    return Recipe(name, content["title"], content.get("preset"), {**content["training"], **own}, options)

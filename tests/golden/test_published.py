@@ -1,0 +1,184 @@
+"""Models of the field against the numbers of their authors' programs (float64, evaluation mode, dropout off).
+
+``published.json`` holds, per entry, the parameters in the program's order under our names and with its shapes ("a|b":
+the rows of one tensor are those of several of ours; "a@2": rows of ours from several of theirs, this is the third),
+what it was asked and what it computed. Inputs and parameters are given by formula:
+
+- instances i = 0 .. n - 1, features sin(0.7 i + 0.3 j + 0.1 i j), centres
+  (128 + 90 sin(1.3 i), 128 + 90 cos(2.1 i)) px;
+- element m of tensor t: sin(0.37 m + t + 1) / sqrt(fan), fan = product of all axes but the first if there are two axes
+  or more, else 1; ``exceptions`` of an entry replace this.
+
+The programs have a logit for each of two classes, ours have one: the tests ask for one per class. Tolerance: 1e-10 of
+max(1, |value|).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dasmil import create_model
+from dasmil.models import MILModel
+from dasmil.models.clam import svm_loss
+from dasmil.types import Output
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text())
+CASES = [(entry, case) for entry, found in GOLDEN.items() for case in found.get("cases", {})]
+
+
+def close(found: Any, expected: Any) -> None:
+    found = torch.as_tensor(found, dtype=torch.float64).detach()
+    expected = torch.as_tensor(expected, dtype=torch.float64)
+    assert found.shape == expected.shape
+    assert ((found - expected).abs() / expected.abs().clamp(min=1)).max() < 1e-10
+
+
+@pytest.fixture(autouse=True)
+def _a_logit_for_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MILModel, "n_logits", property(lambda self: getattr(self, "logits_asked", self.n_classes)))
+
+
+def options_of(entry: str, case: str) -> tuple[str, dict[str, Any]]:
+    """The model's name and its options in this case."""
+    return OPTIONS[GOLDEN[entry]["source"]](entry, case, GOLDEN[entry]["options"])
+
+
+def clam(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    options = {"n_classes": given["n_classes"], "dropout": 0.0, "subtyping": case.endswith("subtyping")}
+    return entry[:7], {**options, "instance_loss": "svm" if "_svm" in case else "ce"}
+
+
+def dsmil(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "dsmil", {"value_layer": given["passing_v"]}
+
+
+def dtfd(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    distil = {"AFS": "afs", "MaxS": "max", "MaxMinS": "max-min", "MAS": "mas"}[case.split("_")[1]]
+    return "dtfd-mil", {"split": "blocks", "distil": distil, "kept": 2 if case.endswith("_P2") else 1}
+
+
+def ilra(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    names = {"features": "hidden_feat", "heads": "num_heads", "layers": "num_layers", "rank": "topk", "norm": "ln"}
+    return "ilra-mil", {ours: given[theirs] for ours, theirs in names.items()}
+
+
+OPTIONS = {"clam": clam, "dsmil": dsmil, "dtfd": dtfd, "ilra": ilra}
+
+
+def bag(n: int, features: int = 32) -> tuple[Tensor, Tensor]:
+    i, j = torch.arange(n, dtype=torch.float64), torch.arange(features, dtype=torch.float64)
+    x = torch.sin(0.7 * i[:, None] + 0.3 * j + 0.1 * i[:, None] * j)
+    return x, torch.stack([128 + 90 * torch.sin(1.3 * i), 128 + 90 * torch.cos(2.1 * i)], dim=1)
+
+
+def model_by_formula(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> MILModel:
+    name, options = options_of(entry, case)
+    if entry.endswith("1logit"):
+        monkeypatch.setattr(MILModel, "logits_asked", 1, raising=False)
+    model = create_model(name, in_features=32, **options).double().eval()
+    parameters = dict(model.named_parameters())
+    filled: dict[str, int] = {}
+    for t, (place, shape) in enumerate(GOLDEN[entry]["parameters"]):
+        fan = math.prod(shape[1:]) if len(shape) >= 2 else 1
+        values = torch.sin(0.37 * torch.arange(math.prod(shape), dtype=torch.float64) + t + 1) / math.sqrt(fan)
+        if place in GOLDEN[entry].get("exceptions", {}):
+            values = torch.tensor(GOLDEN[entry]["exceptions"][place], dtype=torch.float64)
+        names = place.split("|")
+        for own, part in zip(names, values.reshape(-1).chunk(len(names)), strict=True):
+            own, _, number = own.partition("@")
+            start = int(number or 0) * part.numel()
+            with torch.no_grad():
+                parameters[own].view(-1)[start : start + part.numel()] = part
+            filled[own] = filled.get(own, 0) + part.numel()
+    assert filled == {name: p.numel() for name, p in parameters.items()}
+    return model
+
+
+def run(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Output, Tensor, Tensor]:
+    """The output, the gradient of the logit of class 1, and the features."""
+    features, coords = bag(GOLDEN[entry]["cases"][case]["n"])
+    features.requires_grad_()
+    output = model_by_formula(entry, case, monkeypatch)(features, coords)
+    logit = output.logit.reshape(-1)
+    (gradient,) = torch.autograd.grad(logit[min(1, len(logit) - 1)], features, retain_graph=True)
+    return output, gradient, features
+
+
+@pytest.mark.parametrize(("entry", "case"), CASES)
+def test_output_and_gradient(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    output, gradient, _ = run(entry, case, monkeypatch)
+    close(output.logit.reshape(-1), expected["logits"])
+    if "grad_norm" in expected:
+        close(gradient.norm(), expected["grad_norm"])
+        close(gradient[0, :4], expected["grad_first_row"])
+        close(gradient[-1, :4], expected["grad_last_row"])
+    for name in ("attention_raw", "pool_attention"):
+        if name in expected:
+            weights = torch.tensor(expected[name], dtype=torch.float64)
+            weights = weights.softmax(-1) if name == "attention_raw" else weights
+            predicted = 0 if len(weights) == 1 else int(output.logit.argmax())
+            close(output.instance_scores, weights[predicted] if weights.ndim == 2 else weights)
+
+
+@pytest.mark.parametrize(("entry", "case"), [(e, c) for e, c in CASES if e.startswith("clam")])
+def test_instance_loss_of_clam(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, _, _ = run(entry, case, monkeypatch)
+    assert output.label_losses is not None
+    label = int(case.split("label")[1][0])
+    close(output.label_losses[label] / 0.3, GOLDEN[entry]["cases"][case]["instance_loss"])
+    assert output.bag_weight == 0.7
+
+
+def test_smooth_svm() -> None:
+    given = GOLDEN["smooth-top1-svm"]
+    losses = svm_loss(torch.tensor(given["logits"], dtype=torch.float64), torch.tensor(given["labels"]))
+    close(losses.mean(), given["loss"])
+
+
+@pytest.mark.parametrize(("entry", "case"), [(e, c) for e, c in CASES if e.startswith("dsmil")])
+def test_two_streams_of_dsmil(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    output, _, _ = run(entry, case, monkeypatch)
+    assert output.side_logits is not None
+    close(output.side_logits.reshape(-1), expected["max_logits"])
+    close(output.instance_scores, torch.tensor(expected["attention"], dtype=torch.float64).mean(-1))
+    target = torch.tensor([0.0, 1.0] if len(expected["logits"]) == 2 else [1.0], dtype=torch.float64)
+    losses = [F.binary_cross_entropy_with_logits(z.reshape(-1), target) for z in (output.logit, output.side_logits)]
+    close(output.bag_weight * losses[0] + output.side_weight * losses[1], expected["loss_label1"])
+
+
+@pytest.mark.parametrize(("entry", "case"), [(e, c) for e, c in CASES if e.startswith("dtfd")])
+def test_two_tiers_of_dtfd(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    output, _, _ = run(entry, case, monkeypatch)
+    assert output.side_logits is not None
+    close(output.side_logits, expected["tier1_logits"])
+    one = torch.ones(4, dtype=torch.int64)
+    close(F.cross_entropy(output.side_logits, one, reduction="sum") * output.side_weight, expected["loss1_label1"])
+    close(F.cross_entropy(output.logit[None], one[:1]), expected["loss2_label1"])
+
+
+COUNTED = [(entry, key) for entry, found in GOLDEN.items() for key in found.get("counts", {})]
+
+
+@pytest.mark.parametrize(("entry", "key"), COUNTED)
+def test_parameter_counts(entry: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published sizes, at two classes with a logit each."""
+    given = GOLDEN[entry]
+    name, options = options_of(entry, next(iter(given["cases"])))
+    if entry.endswith("1logit"):
+        monkeypatch.setattr(MILModel, "logits_asked", 1, raising=False)
+    kept = ("value_layer",)
+    options = {k: v for k, v in options.items() if k in kept}
+    size = int(key.removeprefix("in").split("_")[0])
+    model = create_model(name, in_features=size, **options)
+    assert sum(p.numel() for p in model.parameters()) == given["counts"][key]
