@@ -9,9 +9,12 @@ import io
 import json
 import math
 import os
+import re
+import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """A hidden temporary file beside ``path``, on the disk and renamed to it when the block ends well, else removed.
 
     The folder is made where it is missing. The file gets the rights that the user's umask gives to new files, whatever
-    the block does with it.
+    the block does with it. What processes that were killed left in the folder is removed first.
     """
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+        clear_killed(path.parent)
+        temporary = path.with_name(f".{path.name}.{_machine()}{os.getpid():08x}{uuid.uuid4().hex[:4]}.tmp")
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         rights = os.fstat(handle).st_mode & 0o777
         os.close(handle)
@@ -45,6 +49,41 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+_cleared: dict[Path, int] = {}
+_TEMPORARY = re.compile(r"\..+\.(?P<machine>[0-9a-f]{4})(?P<process>[0-9a-f]{8})[0-9a-f]{4}\.tmp", re.DOTALL)
+
+
+def clear_killed(folder: Path) -> None:
+    """Remove temporary files in a folder whose writers, processes of this machine, were killed; once a process."""
+    if _cleared.get(folder) == os.getpid() or os.name != "posix":
+        return
+    _cleared[folder] = os.getpid()
+    for file in folder.glob(".*.tmp"):
+        found = _TEMPORARY.fullmatch(file.name)
+        if found and found["machine"] == _machine() and not _alive(int(found["process"], 16)):
+            file.unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> str:
+    """Four digits for where a process number means something: this machine, and its container."""
+    try:
+        numbers = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # not Linux
+        numbers = 0
+    return hashlib.sha256(f"{socket.gethostname()} {numbers}".encode()).hexdigest()[:4]
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # somebody else's
+        return True
+    return True
 
 
 def _to_disk(path: Path) -> None:

@@ -47,11 +47,12 @@ def plain_slide(name: str) -> str:
     Composed Unicode (NFC), because macOS decomposes the names of files and tables do not.
     """
     name = composed(name.strip().replace("\\", "/").rstrip("/").rpartition("/")[2])
-    for suffix in SLIDE_SUFFIXES:
-        if name.lower().endswith(suffix):
-            stem = name[: -len(suffix)]
-            return stem[: -len(".ome")] if stem.lower().endswith(".ome") else stem
-    return name
+    lower = name.lower()
+    if not lower.endswith(SLIDE_SUFFIXES):
+        return name
+    suffix = next(suffix for suffix in SLIDE_SUFFIXES if lower.endswith(suffix))
+    stem = name[: -len(suffix)]
+    return stem[: -len(".ome")] if stem.lower().endswith(".ome") else stem
 
 
 def read_labels(

@@ -14,7 +14,7 @@ from pathlib import Path
 from dasmil.data.spreadsheet import read_spreadsheet
 from dasmil.errors import DataError, InputError, shown
 
-MOST_BYTES, MOST_COLUMNS = 200_000_000, 10_000
+MOST_BYTES, MOST_COLUMNS, MOST_ROWS = 200_000_000, 10_000, 1_000_000
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -37,6 +37,8 @@ def table_rows(path: Path, what: str) -> Iterator[tuple[int, list[str]]]:
     if path.stat().st_size > MOST_BYTES:
         raise DataError(f"{path} is larger than {MOST_BYTES // 10**6} MB, expected a {what}: a line for each slide")
     for number, values in _numbered(path):
+        if number > MOST_ROWS + 1:
+            raise DataError(f"{path} has more than {MOST_ROWS:,} rows, expected a {what}: a line for each slide")
         if any(value.strip() for value in values):
             if len(values) > MOST_COLUMNS:
                 raise DataError(f"{path}, line {number}: {len(values):,} columns, expected at most {MOST_COLUMNS:,}")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from dasmil.wsi.tiff_source import TiffSource, open_with_openslide
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+T = TypeVar("T")
 PICTURES = (".jpg", ".jpeg", ".png")
 TIFFS = (".tif", ".tiff", ".btf", ".tf8")
 SUFFIXES = (
@@ -121,7 +122,7 @@ class Slide:
         """
         from PIL import Image as images
 
-        image = self._source.embedded()
+        image = self._decoded("its own thumbnail", self._source.embedded)
         if image is None:
             return None
         um = max(self.width_um / image.width, self.height_um / image.height)
@@ -172,14 +173,17 @@ class Slide:
         return image.resize(size, images.Resampling.BILINEAR, box=box)
 
     def _pixels(self, level: int, x: int, y: int, width: int, height: int) -> tuple[Image, float, float]:
+        place = f"the pixels near ({x}, {y}) of level {level}"
+        return self._decoded(place, lambda: self._source.read(level, x, y, width, height))
+
+    def _decoded(self, what: str, read: Callable[[], T]) -> T:
         try:
-            return self._source.read(level, x, y, width, height)
+            return read()
         except (DasmilError, OSError, MemoryError):  # a disk that is away for a moment is no damaged file
             raise
         except Exception as error:  # each decoder has errors of its own
             raise DataError(
-                f"{self.path}: the pixels near ({x}, {y}) of level {level} cannot be decoded ({error}): the file is "
-                "damaged there, copy it again"
+                f"{self.path}: {what} cannot be decoded ({error}): the file is damaged there, copy it again"
             ) from error
 
 
