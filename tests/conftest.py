@@ -1,4 +1,4 @@
-"""Tests run in parallel processes, so each keeps to one thread unless it asks for more; Ctrl-C reaches what they start."""
+"""Tests run in parallel processes: each keeps to one thread unless it asks for more; Ctrl-C reaches its children."""
 
 import os
 import signal

@@ -16,11 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
 from dasmil.errors import DasmilError, DataError, StorageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -112,6 +115,20 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON; NaN and infinity, which JSON does not know, become null."""
     write_text(path, json.dumps(finite(value), indent=2) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Write tensors and words about them as safetensors; equal ones give equal files (the library shuffles words)."""
+    from safetensors.torch import save
+
+    data = save({name: t.detach().contiguous().cpu() for name, t in tensors.items()}, metadata=dict(header))
+    size = int.from_bytes(data[:8], "little")
+    found = json.loads(data[8 : 8 + size])
+    found["__metadata__"] = dict(sorted(found["__metadata__"].items()))
+    text = json.dumps(found, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
+    with replacing(path) as temporary:
+        temporary.write_bytes(b"".join((len(text).to_bytes(8, "little"), text, memoryview(data)[8 + size :])))
 
 
 def finite(value: Any) -> Any:

@@ -201,3 +201,13 @@ def test_a_slide_has_one_name_whatever_its_file_is_called() -> None:
     assert {plain_slide(file) for file in files} == {"a", "a.b"}
     assert plain_slide("a.ome.h5") == "a"
     assert plain_slide("a.ome") == "a.ome", "no file: a name may end so"
+
+
+def test_a_table_of_more_rows_than_there_are_slides_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dasmil.data.text_table.MOST_ROWS", 3)
+    table = tmp_path / "labels.csv"
+    table.write_text("slide,label\n" + "".join(f"s{k},a\n" for k in range(3)))
+    assert len(read_labels(table)) == 3
+    table.write_text("slide,label\n" + "".join(f"s{k},a\n" for k in range(4)))
+    with pytest.raises(DataError, match="more than 3 rows, expected a label table: a line for each slide"):
+        read_labels(table)

@@ -7,18 +7,30 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 import dasmil
 from dasmil.attribution.export import written
 from dasmil.data.store import write_bag
 from dasmil.errors import DataError, StorageError
-from dasmil.files import json_hash, read_csv, read_json, replacing, write_csv, write_json, write_text
+from dasmil.files import (
+    json_hash,
+    read_csv,
+    read_json,
+    replacing,
+    write_csv,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from dasmil.report.style import new_figure, save_png
 from dasmil.types import Bag
 
@@ -137,3 +149,40 @@ def test_no_other_room_has_a_writer_of_its_own():
     ]
     leftovers = [line for line in found if line.startswith("wsi/finished.py") and ".glob(" in line]
     assert found == leftovers
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from dasmil.files import write_tensors, write_text
+os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+write_tensors(Path(sys.argv[1]), {"a": torch.zeros(4)}, {"b": "1", "a": "2"})
+"""
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
+    """The same folder, another file; the temporary files of living processes and of other machines stay."""
+    target = tmp_path / "model.safetensors"
+    subprocess.run([sys.executable, "-c", KILLED, target], check=False)
+    (left,) = tmp_path.iterdir()
+    assert re.fullmatch(r"\.model\.safetensors\.[0-9a-f]{16}\.tmp", left.name)
+    assert not target.exists()
+    machine = left.name.split(".")[-2][:4]
+    other = tmp_path / f".x.{'0000' if machine != '0000' else '1111'}{left.name.split('.')[-2][4:]}.tmp"
+    living = tmp_path / f".y.{machine}{os.getpid():08x}abcd.tmp"
+    strange = tmp_path / ".z.tmp"
+    for file in (other, living, strange):
+        file.write_text("somebody else's")
+    write_text(tmp_path / "note.txt", "text")
+    assert {p.name for p in tmp_path.iterdir()} == {"note.txt", other.name, living.name, strange.name}
+
+
+def test_tensors_make_the_same_file_each_time(tmp_path):
+    tensors = {name: torch.arange(3.0) for name in "abc"}
+    for k in range(3):
+        write_tensors(tmp_path / f"{k}.safetensors", tensors, {str(word): "x" for word in range(12)})
+    assert len({(tmp_path / f"{k}.safetensors").read_bytes() for k in range(3)}) == 1
+    with safe_open(tmp_path / "0.safetensors", framework="pt") as file:
+        assert torch.equal(file.get_tensor("b"), torch.arange(3.0))
+        assert len(file.metadata()) == 12

@@ -351,3 +351,14 @@ def test_damaged_slides_are_clear_errors(tmp_path: Path) -> None:
         else:
             message = ""
         assert "\n" not in message
+
+
+def test_a_thumbnail_that_cannot_be_decoded_is_one_clear_error(made_slide, monkeypatch):
+    with Slide(made_slide(factors=(1,))) as slide:
+
+        def broken() -> None:
+            raise RuntimeError("TIFFRGBAImageGet failed")
+
+        monkeypatch.setattr(slide._source, "embedded", broken)
+        with pytest.raises(DataError, match=r"its own thumbnail cannot be decoded \(TIFFRGBAImageGet failed\)"):
+            slide.overview(8.0, 256)

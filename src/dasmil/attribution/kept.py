@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dasmil.attribution.deciding import DecidingRows
-from dasmil.files import replacing
+from dasmil.files import write_tensors
 from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation, Pair, PairSum
 
@@ -66,9 +65,7 @@ def write_account(path: Path, explanation: Explanation, logits: Tensor, deciding
     facts["sums"] = {name: [asdict(part) for part in parts] for name, parts in explanation.sums.items()}
     facts["logits"] = np.atleast_1d(logits.detach().double().cpu().numpy()).tolist()
     facts["scores"] = list(explanation.scores)
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with replacing(path) as temporary:
-        save_file(plain, temporary, {"format": FORMAT, "account": json.dumps(facts)})
+    write_tensors(path, tensors, {"format": FORMAT, "account": json.dumps(facts)})
 
 
 def read_account(path: Path) -> KeptAccount | None:

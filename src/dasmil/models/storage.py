@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from dasmil import __version__
 from dasmil.errors import WORD, DataError, InputError, named, shown
-from dasmil.files import replacing, write_text
+from dasmil.files import write_tensors, write_text
 
 if TYPE_CHECKING:
     from dasmil.models.base import MILModel
@@ -27,25 +26,13 @@ MODEL_FILE = "model.safetensors"
 
 def save(model: MILModel, path: Path) -> None:
     """Write the model to a temporary name in the same folder, then rename."""
-    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
     header = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "model": json.dumps({"name": model.name, "options": model.config}, sort_keys=True),
         "dasmil_version": __version__,
     }
-    with replacing(path) as temporary:
-        temporary.write_bytes(_in_order(to_bytes(tensors, metadata=header)))
-
-
-def _in_order(data: bytes) -> bytes:
-    """The same file with its metadata sorted: safetensors shuffles it, and equal models should be equal files."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+    write_tensors(path, model.state_dict(), header)
 
 
 def save_pretrained(model: MILModel, directory: Path) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dasmil import __version__
 from dasmil.errors import DataError, InputError
-from dasmil.files import differences, finite, json_hash, replacing, write_json
+from dasmil.files import differences, finite, json_hash, write_json, write_tensors
 from dasmil.models.storage import MODEL_FILE
 from dasmil.runs import layout
 from dasmil.runs.predictions import stored_rows, write_history, write_predictions
@@ -90,8 +89,7 @@ class RunWriter:
             "model": str(self.config["model"]["name"]),
             "state": json.dumps(state),
         }
-        with replacing(self.path / layout.CHECKPOINT) as temporary:
-            save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary, header)
+        write_tensors(self.path / layout.CHECKPOINT, tensors, header)
         for seed, rows in self._histories(state).items():
             self.write_history(seed, rows)
         facts = {
@@ -160,8 +158,7 @@ class RunWriter:
     ) -> None:
         """Weights, curve, one row a bag, and how the seed ended; rows of the splits in ``kept`` stay."""
         folder = self.seed_path(seed)
-        with replacing(folder / MODEL_FILE) as temporary:
-            model.save(temporary)
+        model.save(folder / MODEL_FILE)
         self.write_history(seed, history)
         file = folder / layout.PREDICTIONS
         write_predictions(file, [*rows, *stored_rows(file, kept)])
