@@ -24,7 +24,7 @@ from dasmil.cli.training_display import print_summary
 from dasmil.errors import DataError, InputError, StorageError
 from dasmil.files import finite, write_csv
 from dasmil.report import write_report
-from dasmil.runs import Run, writer
+from dasmil.runs import Run
 from dasmil.stats import summarise
 from dasmil.study.apply import evaluate_run, predict_run
 from dasmil.study.folds import write_fold_summary
@@ -170,17 +170,18 @@ def test_a_checkpoint_of_another_model_is_refused(finished, tmp_path):
 
 def test_a_full_disk_stops_with_a_message_and_resume_finishes(tmp_path, monkeypatch):
     out, saves = tmp_path / "full", 0
-    real = writer.save_file
+    real = Path.write_bytes
 
-    def fails_the_second_time(tensors, path, header):
+    def fails_the_second_time(path, data):
         nonlocal saves
-        saves += 1
-        if saves == 2:
-            Path(path).write_bytes(b"half")
+        checkpoint = ".checkpoint.safetensors." in path.name
+        saves += checkpoint
+        if checkpoint and saves == 2:
+            real(path, data[: len(data) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(tensors, path, header)
+        return real(path, data)
 
-    monkeypatch.setattr(writer, "save_file", fails_the_second_time)
+    monkeypatch.setattr(Path, "write_bytes", fails_the_second_time)
     with pytest.raises(
         StorageError, match=r"the disk is full: .*checkpoint.safetensors could not be written.*--resume"
     ):
