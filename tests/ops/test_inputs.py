@@ -82,7 +82,7 @@ def arguments(**changes):
         ({"mask": torch.ones(6, dtype=torch.bool, device="meta")}, "mask is on meta but query is on cpu"),
         ({"coords": torch.rand(6, 2, device="meta")}, "coords is on meta but query is on cpu"),
         ({"coords": torch.full((6, 2), float("nan"), dtype=torch.float64)}, "NaN or infinite"),
-        ({"distance_scale": 0.0}, "distance_scale is 0.0, expected a finite length above 0"),
+        ({"distance_scale": 0.0}, "distance_scale is 0.0, expected a length above 0"),
         ({"distance_scale": torch.tensor(-1.0)}, "distance_scale is -1.0"),
         ({"distance_scale": float("inf")}, "distance_scale is inf"),
         ({"distance_scale": None}, "distance_scale is None"),
@@ -234,3 +234,51 @@ def test_a_library_that_cannot_be_loaded_is_named(monkeypatch, tmp_path):
             das_attention(**arguments(), backend="native")
     finally:
         native.load.cache_clear()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_queries_and_keys_behind_the_mask_do_not_matter_even_where_they_are_no_numbers(backend):
+    mask = torch.arange(6) < 4
+    given = arguments(mask=mask)
+    clean = das_attention(**given, backend=backend)[:, :4]
+    for name in ("query", "key"):
+        given[name] = given[name].clone()
+        given[name][:, 4:] = float("nan")
+        given[name].requires_grad_()
+    given["key_embed"].requires_grad_()
+    found = das_attention(**given, backend=backend)[:, :4]
+    torch.testing.assert_close(found, clean)
+    if backend in ("auto", "native"):  # plain PyTorch multiplies the zeros of the backward pass by what is there
+        found.sum().backward()
+        assert all(given[name].grad[:, :4].isfinite().all() for name in ("query", "key"))
+        assert given["key_embed"].grad.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sections_of_any_integers_mean_the_same_and_numbers_beyond_32_bits_are_refused(backend):
+    section = torch.tensor([0, 0, 1, 200, 200, 2])
+    given = arguments()
+    expected = das_attention(**given, section=section, backend="reference")
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
+        torch.testing.assert_close(das_attention(**given, section=section.to(dtype), backend=backend), expected)
+    for number, message in ((2**31, "beyond 32 bits"), (-2, "below -1")):
+        with pytest.raises(InputError, match=message):
+            das_attention(**given, section=torch.full((6,), number), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_heads_and_no_bags_give_nothing_and_are_checked_all_the_same(backend):
+    for lead in ((0,), (0, 2), (3, 0)):
+        query, value = torch.ones(*lead, 4, 3), torch.ones(*lead, 4, 2)
+        options = {"scale": 1.0, "theta": torch.ones(lead), "beta": torch.ones(lead), "backend": backend}
+        options["key_embed"] = torch.ones(*lead, 2, 3)
+        found = das_attention(query, query, value, torch.rand(4, 2), **options)
+        assert found.shape == (*lead, 4, 2)
+        with pytest.raises(InputError, match="NaN"):
+            das_attention(query, query, value, torch.full((4, 2), float("nan")), **options)
+
+
+@pytest.mark.parametrize("length", [1e-45, 1e-300, 1e300, 0.0, -1.0, float("nan"), float("inf")])
+def test_a_length_that_float32_does_not_hold_is_refused(length):
+    with pytest.raises(InputError, match=r"distance_scale is .*, expected a length above 0"):
+        das_attention(**arguments(), distance_scale=length)

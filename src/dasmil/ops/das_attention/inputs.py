@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from numbers import Real
@@ -16,6 +15,7 @@ from dasmil.ops.das_attention.bias import BIASES, LENGTHS
 from dasmil.ops.das_attention.operands import FLOATING, Operands
 
 REQUIRED = ("query", "key", "value", "coords")
+LARGEST, SINGLE = sys.float_info.max, torch.finfo(torch.float32)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -91,16 +91,16 @@ def check_settings(dropout_p: float, product_term: bool, self_pair: bool, return
 
 def check_scales(scale: float | Tensor, distance_scale: float | Tensor) -> None:
     """Each is one finite number. A scale on another device is not read: that would wait for the device."""
-    for name, found, above, expected in (
-        ("scale", scale, -math.inf, "a finite number, for example query.shape[-1] ** -0.5"),
-        ("distance_scale", distance_scale, 0.0, "a finite length above 0 in the unit of the coordinates"),
+    for name, found, least, most, expected in (
+        ("scale", scale, -LARGEST, LARGEST, "a finite number, for example query.shape[-1] ** -0.5"),
+        ("distance_scale", distance_scale, SINGLE.tiny, SINGLE.max, "a length above 0 in the unit of the coordinates"),
     ):
         number = found
         if isinstance(found, Tensor) and found.numel() == 1:
             if name == "scale" and found.device.type != "cpu":
                 continue
             number = found.item()
-        if not isinstance(number, Real) or not above < number <= sys.float_info.max:
+        if not isinstance(number, Real) or not least <= number <= most:
             told = f"a tensor of shape {_show(number.shape)}" if isinstance(number, Tensor) else repr(number)
             raise InputError(f"{name} is {told}, expected {expected}")
 
@@ -128,8 +128,12 @@ def check_values(x: Operands, bias: str | None) -> None:
         raise bad_coords()
     if x.mask is not None and not x.mask.any(-1).all():
         raise bad_mask()
-    if x.section is not None and (x.section < -1).any():
-        raise bad_section()
+    if x.section is not None:
+        section = x.section.to(torch.int64)  # a uint8 would be compared with 255
+        if (section < -1).any():
+            raise bad_section()
+        if (section >= 2**31).any():
+            raise large_section()
     if bias in LENGTHS and x.bias_scale is not None and not (x.bias_scale > 0).all():
         raise bad_length()
 
@@ -190,6 +194,10 @@ def bad_section() -> InputError:
     return InputError(
         "section holds numbers below -1; number the sections 0, 1, 2, ... (-1: a token without a place, a class token)"
     )
+
+
+def large_section() -> InputError:
+    return InputError("section holds numbers beyond 32 bits; number the sections 0, 1, 2, ...")
 
 
 def bad_length() -> InputError:

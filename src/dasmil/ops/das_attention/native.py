@@ -11,10 +11,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dasmil.errors import BackendError, InputError
+from dasmil.errors import BackendError
 from dasmil.ops import library
 from dasmil.ops.das_attention.bias import BIASES
-from dasmil.ops.das_attention.inputs import bad_coords, bad_length, bad_mask, bad_section, refuse_second_derivatives
+from dasmil.ops.das_attention.inputs import (
+    bad_coords,
+    bad_length,
+    bad_mask,
+    bad_section,
+    large_section,
+    refuse_second_derivatives,
+)
 from dasmil.ops.das_attention.operands import Operands, Settings
 from dasmil.ops.das_attention.order import space_filling_order
 from dasmil.ops.das_attention.phi import PHI
@@ -161,7 +168,7 @@ def _run(problem: _Problem, backward: bool) -> None:
     if status == 2:
         raise bad_mask()
     if status == 3:
-        raise InputError("section holds numbers beyond 32 bits; number the sections 0, 1, 2, ...")
+        raise large_section()
     if status == 4:
         raise bad_section()
     if status == 5:
@@ -174,6 +181,11 @@ class NativeAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: Settings, *tensors: Tensor | None) -> Tensor:
         x = Operands(*[None if t is None else t.contiguous() for t in tensors])  # pyright: ignore[reportArgumentType]
+        if x.mask is not None and not (x.query.sum() + x.key.sum()).isfinite():
+            hidden = ~x.mask[
+                ..., None, :, None
+            ]  # the kernel multiplies what is behind the mask by 0: no NaN may be there
+            x = x._replace(query=x.query.masked_fill(hidden, 0), key=x.key.masked_fill(hidden, 0))
         near = _neighbourhood(x, settings)
         problem = _describe(settings, x, near)
         out = _empty_like(x.value)
@@ -227,7 +239,7 @@ def native(x: Operands, settings: Settings) -> Tensor:
         if t is None or (t.shape[t.ndim - tail] == size and (t.ndim == tail or (flat and t.shape[:-tail] == batch))):
             return t
         own = t.shape[t.ndim - tail + 1 :]
-        return t.expand(*batch, size, *own).reshape(-1, size, *own)
+        return t.expand(*batch, size, *own).reshape(math.prod(batch), size, *own)
 
     rest = {name: one_batch(getattr(x, name), tail + 1, heads) for name, tail in _PARAMETERS}
     coords, mask, section = one_batch(x.coords, 2, n), one_batch(x.mask, 1, n), one_batch(x.section, 1, n)
