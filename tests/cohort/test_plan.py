@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dasmil.train.plan as plan_module
 from dasmil.cli import app
 from dasmil.errors import InputError
+from dasmil.train.competition import most_starts
+from dasmil.train.fit import fit_job
+from dasmil.train.job import Given, Job, Outline, prepare
 from dasmil.train.plan import Measured, make_plan, measure
+from tests.baselines.rare_pairs import rare_pairs
 
 MB = 2**20
 
 
+def job(model: str, bags: int, in_features: int, **given: Any) -> Job:
+    return prepare(model, Outline(bags, (in_features,), "um"), Given(**given))
+
+
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(model: str, n: int, in_features: int, **options: object) -> Measured:
+    def measured(job: Job, n: int, **options: object) -> Measured:
         return Measured(n, 2 * (0.01 + 1e-5 * n + 1e-8 * n * n), 2.0, 300 * MB, int(10 * MB + 20_000 * n))
 
     monkeypatch.setattr(plan_module, "measure", measured)
@@ -24,7 +34,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cost_is_extended_to_larger_bags(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch)
-    plan = make_plan("das-mil", [1000, 50_000], 768, memory_gb=4)
+    plan = make_plan(job("das-mil", 2, 768), [1000, 50_000], memory_gb=4)
     seconds = [0.01 + 1e-5 * n + 1e-8 * n * n for n in (1000, 50_000)]
     assert plan.seconds_per_epoch == pytest.approx(sum(seconds), rel=1e-3)
     assert plan.seconds(50_000) == pytest.approx(seconds[1], rel=1e-3)
@@ -38,25 +48,26 @@ def test_cost_is_extended_to_larger_bags(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_starts_compete_on_parts_of_large_bags(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch)
     settings = {"starts": 12, "starts_instances": 500, "starts_share": 0.25, "epochs": 40}
-    plan = make_plan("das-mil", [1000, 50_000], 768, memory_gb=4, settings=settings)
-    part = 19 * 2 * (0.01 + 1e-5 * 500 + 1e-8 * 500**2)  # twelve lengths, six relations, one of mean features
+    sizes = [1000, 50_000] * 20  # enough bags to hold some out
+    plan = make_plan(job("das-mil", 40, 768, settings=settings), sizes, memory_gb=4)
+    part = 19 * 40 * (0.01 + 1e-5 * 500 + 1e-8 * 500**2)  # twelve lengths, six relations, one of mean features
     assert plan.seconds_per_starts_epoch == pytest.approx(part, rel=1e-3)
     whole = plan.seconds_per_epoch  # here one epoch of whole bags costs more than one of all starts
     assert plan.seconds_in_all == pytest.approx((10 * part + 30 * whole, part + 39 * whole), rel=1e-3)
-    alone = make_plan("max-pool", [1000, 50_000], 768, memory_gb=4, settings={"epochs": 40})
+    alone = make_plan(job("max-pool", 40, 768, settings={"epochs": 40}), sizes, memory_gb=4)
     assert alone.seconds_in_all == pytest.approx((40 * whole, 40 * whole), rel=1e-3)
 
 
 def test_large_cohorts_are_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch)
-    plan = make_plan("das-mil", [5000] * 400, 768, memory_gb=4)
+    plan = make_plan(job("das-mil", 400, 768), [5000] * 400, memory_gb=4)
     assert plan.held_bytes == 3 * 4 * 770 * 5000
-    small = make_plan("das-mil", [5000] * 400, 768, memory_gb=4, settings={"memory_gb": 100})
+    small = make_plan(job("das-mil", 400, 768, settings={"memory_gb": 100}), [5000] * 400, memory_gb=4)
     assert small.held_bytes == 400 * 4 * 770 * 5000
 
 
 def test_a_real_probe(made: Path) -> None:
-    found = measure("das-mil", 300, 16, threads=1)
+    found = measure(job("das-mil", 2, 16), 300, threads=1)
     assert found.n == 300
     assert found.seconds_per_bag > 0
     assert found.base_bytes > 50 * MB
@@ -120,13 +131,13 @@ def test_small_bags_do_not_hide_what_large_ones_need(
     hidden = 30 * MB
     monkeypatch.setattr(
         plan_module, "measure",
-        lambda model, n, width, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, max(0, 20_000 * n - hidden)),
+        lambda job, n, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, max(0, 20_000 * n - hidden)),
     )  # fmt: skip
-    plan = make_plan("das-mil", [30, 50], 8, memory_gb=4)
+    plan = make_plan(job("das-mil", 2, 8), [30, 50], memory_gb=4)
     assert [probe.n for probe in plan.probes] == [256, 512, 1024, 8192]
     fits = (4096 - 300) * MB / (20_000 * (1 - hidden / (20_000 * 8192)) + 3 * 4 * 10)  # a line through the last probe
     assert plan.largest_bag == pytest.approx(fits, rel=0.02)
-    monkeypatch.setattr(plan_module, "measure", lambda model, n, width, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, 0))
+    monkeypatch.setattr(plan_module, "measure", lambda job, n, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, 0))
     app(["plan", "--sizes", "30", "--in-features", "8", "--memory-gb", "4"], exit_on_error=False,
         result_action="return_value")  # fmt: skip
     assert "largest bag         10,000,000 or more instances fit into 4.0 GB" in capsys.readouterr().out
@@ -134,7 +145,7 @@ def test_small_bags_do_not_hide_what_large_ones_need(
 
 def test_a_probe_needs_no_validation_bags() -> None:
     settings = {"selection": "best-val", "early_stopping": 3}
-    assert measure("mean-pool", 100, 8, settings=settings, threads=1).n == 100
+    assert measure(job("mean-pool", 2, 8, settings=settings), 100, threads=1).n == 100
 
 
 def test_one_bag_is_named_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,5 +155,31 @@ def test_one_bag_is_named_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_a_model_that_cannot_be_built_says_why() -> None:
-    with pytest.raises(InputError, match="cannot train on bags of 300 instances here"):
-        measure("das-mil", 300, 16, options={"pooling": "none"})
+    with pytest.raises(InputError, match="pooling is 'none', expected one of max"):
+        job("das-mil", 2, 16, options={"pooling": "none"})
+    told = job("das-mil", 2, 16)
+    with pytest.raises(InputError, match=r"das-mil cannot train on bags of 300 instances here: .*hidden is 0"):
+        measure(replace(told, options={**told.options, "hidden": 0}), 300)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {}),
+        ({}, {"starts": 1}),
+        ({}, {"held_out": False}),
+        ({}, {"simple_starts": 0}),
+        ({}, {"distance_init": "model"}),
+        ({"encoder": "linear-relu"}, {}),
+        ({"train_phi": False}, {}),
+        ({"embeddings": ""}, {}),
+        ({"phi": "identity"}, {}),
+        ({"theta_init": 0.3}, {}),
+    ],
+)
+def test_the_plan_counts_the_starts_that_training_has(options: dict[str, Any], settings: dict[str, Any]) -> None:
+    bags = rare_pairs(32)
+    once = {"epochs": 1, "starts": 3, "starts_until": 1e-9, "restarts": 0, "starts_instances": 40, **settings}
+    told = job("das-mil", len(bags), bags[0].features.shape[1], options=options, settings=once)
+    attempt = fit_job(told, bags, None, told.specs(1))[0].attempts[0]
+    assert most_starts(told) == 1 + len(attempt.rivals)

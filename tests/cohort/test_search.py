@@ -21,7 +21,8 @@ from dasmil.errors import InputError
 from dasmil.runs import Run
 from dasmil.study.search import _remove_earlier
 from dasmil.study.trials import Question, Trial, bags_state, check_search, parse_grid, search_trials, train_trials
-from dasmil.train.fit import TrainedRun, fit
+from dasmil.train import TrainedRun
+from dasmil.train.fit import fit_job
 from dasmil.types import Bag
 
 pytest.importorskip("optuna")
@@ -42,13 +43,13 @@ def test_best_setting_wins_and_finished_trials_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    original = search_module.fit
+    original = search_module.fit_job
 
     def counting(*arguments: object, **settings: object) -> object:
-        calls.append([(spec.lr, spec.weight_decay) for spec in settings["runs"]])  # type: ignore[attr-defined]
+        calls.append([(spec.lr, spec.weight_decay) for spec in arguments[3]])  # type: ignore[attr-defined]
         return original(*arguments, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(search_module, "fit", counting)
+    monkeypatch.setattr(search_module, "fit_job", counting)
     grid = {"lr": [1e-7, 3e-2], "dropout": [0.1, 0.2]}
     question, journal = Question("sa", metric="loss", settings={"epochs": 6}), tmp_path / "journal"
     train, val = bags("train", 20, 0), bags("val", 12, 1)
@@ -75,10 +76,10 @@ def test_a_trial_is_scored_at_the_epoch_that_it_keeps(monkeypatch: pytest.Monkey
     runs: list[TrainedRun] = []
 
     def remembering(*arguments: object, **settings: object) -> list[TrainedRun]:
-        runs.extend(fit(*arguments, **settings))  # type: ignore[arg-type]
+        runs.extend(fit_job(*arguments, **settings))  # type: ignore[arg-type]
         return runs
 
-    monkeypatch.setattr(search_module, "fit", remembering)
+    monkeypatch.setattr(search_module, "fit_job", remembering)
     torch.manual_seed(0)
     noise = [replace(bag, features=torch.randn(5, 3)) for bag in bags("noise", 32, 0)]
     settings = {"epochs": 30, "selection": "best-val", "monitor": "loss"}
@@ -211,7 +212,7 @@ def test_grid_names_are_checked() -> None:
 def test_bad_values_are_refused_before_anything_is_trained(
     grid: dict[str, list[Any]], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_module, "fit", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(search_module, "fit_job", lambda *_, **__: pytest.fail("trained"))
     train, val = bags("train", 6, 0), bags("val", 4, 1)
     with pytest.raises(InputError, match=message):
         search_trials(Question("das-mil", settings={"epochs": 2}), train, val, grid, journal=tmp_path / "journal")

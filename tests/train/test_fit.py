@@ -15,6 +15,7 @@ from dasmil.train.augment import jitter_digits
 from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.distances import Lengths, start_of, with_scale, with_start
 from dasmil.train.feed import Feed
+from dasmil.train.job import Given, prepare
 from dasmil.train.replicas import Replicas
 from dasmil.types import Bag
 
@@ -131,7 +132,7 @@ def test_best_val_needs_every_class_to_compare_auroc():
 def test_without_a_finite_validation_score_the_last_epoch_is_kept(monkeypatch):
     train, val = toy_bags(8), toy_bags(8, seed=9, prefix="val")
     last = dasmil.fit("mean-pool", train, val, epochs=3)[0]
-    monkeypatch.setattr("dasmil.train.attempt.Attempt._note_best", lambda *_: None)
+    monkeypatch.setattr("dasmil.train.epochs.Attempt._note_best", lambda *_: None)
     kept = dasmil.fit("mean-pool", train, val, epochs=3, selection="best-val")[0]
     assert kept.epoch == 3
     assert torch.equal(flat(kept), flat(last))
@@ -278,15 +279,21 @@ def test_distances_start_at_quantiles_of_the_training_distances():
 
 def test_distance_scale_comes_from_the_bags_unless_given():
     feed = Feed(toy_bags(30), torch.device("cpu"), memory_gb=1.0)
-    options, lengths = with_scale("das-mil", {"in_features": 4}, feed, from_data=True)
+
+    def scaled(name, options=None, **settings):
+        return with_scale(prepare(name, feed.facts.outline, Given(options=options or {}, settings=settings)), feed)
+
+    options, lengths = scaled("das-mil")
     assert options["distance_scale"] == pytest.approx(2 * lengths.at(0.5))
     assert with_start("das-mil", options, lengths, 0)["theta_init"] == pytest.approx(0.5)
-    paper, none = with_scale("das-mil", {"in_features": 4}, feed, from_data=False)
+    paper, none = scaled("das-mil", distance_init="model")
     assert paper["distance_scale"] > 90  # the whole field
     assert none is None
-    given, _ = with_scale("das-mil", {"in_features": 4, "distance_scale": 7.0}, feed, from_data=True)
+    given, _ = scaled("das-mil", {"distance_scale": 7.0})
     assert given["distance_scale"] == 7.0
-    assert with_scale("max-pool", {"in_features": 4}, feed, from_data=True) == ({"in_features": 4}, None)
+    pooled, none = scaled("max-pool")
+    assert "distance_scale" not in pooled
+    assert none is None
 
 
 def test_only_models_that_need_distances_ask_for_instances_that_lie_apart():

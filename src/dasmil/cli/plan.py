@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
@@ -63,6 +63,7 @@ def plan(
     from dasmil.engine.progress import duration
     from dasmil.errors import InputError
     from dasmil.study.settings import gather_settings
+    from dasmil.train.job import Given, Outline, prepare
     from dasmil.train.plan import LARGEST_ANSWER, make_plan, measure
 
     if sizes and cohort.bags is not None:
@@ -80,14 +81,12 @@ def plan(
     else:
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
     chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
-    common: dict[str, Any] = {
-        "seeds": seeds, "settings": chosen.training, "options": chosen.options, "preset": chosen.preset,
-        "threads": threads,
-    }  # fmt: skip
-    found = make_plan(model, sizes, width, memory_gb=memory_gb, on_probe=_say, **common)
+    given = Given(chosen.preset, chosen.options, chosen.training)
+    job = prepare(model, Outline(len(sizes), (width,), "um"), given)
+    found = make_plan(job, sizes, seeds=seeds, memory_gb=memory_gb, threads=threads, on_probe=_say)
     answer = {"model": model, "bags": len(sizes), "largest": max(sizes), **found.as_json()}
     if check:
-        measured = measure(model, max(sizes), width, **common)
+        measured = measure(job, max(sizes), seeds=seeds, threads=threads)
         answer["check"] = {
             "n": measured.n,
             "seconds": {

@@ -116,7 +116,7 @@ def run_grid_unit(plan: dict[str, Any], result: str) -> None:
     from dasmil.train.evaluate import model_logits
     from dasmil.train.feed import Feed
     from dasmil.train.fit import fit
-    from dasmil.train.loop import RunSpec
+    from dasmil.train.state import RunSpec
 
     begun = time.process_time()
     specs = [RunSpec(plan["seed"], lr, wd) for lr, wd in itertools.product(plan["lr"], plan["weight_decay"])]

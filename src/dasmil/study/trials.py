@@ -16,12 +16,11 @@ import torch
 from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError, MissingDependencyError, unknown_name
 from dasmil.files import json_hash
-from dasmil.models import MODELS, create_model
-from dasmil.train.config import TrainingConfig, training_config
-from dasmil.train.defaults import default_options, default_settings
+from dasmil.models import MODELS
+from dasmil.train.config import TrainingConfig
 from dasmil.train.feed import Feed
-from dasmil.train.fit import bag_options, fit
-from dasmil.train.loop import RunSpec
+from dasmil.train.fit import fit_job
+from dasmil.train.job import Given, Job, Outline, prepare
 from dasmil.types import Bag
 
 Metric = Literal["auroc", "balanced_accuracy", "loss"]
@@ -104,31 +103,21 @@ def check_search(
     """Refuse, before anything is trained, a setting that cannot be trained and bags that give no score."""
     if question.seeds < 1:
         raise InputError(f"search seeds are {question.seeds}, expected at least 1")
-    classes = max([2, *(label + 1 for label in _labels(train))])
+    classes = _classes(train)
     missing = sorted(set(range(classes)) - set(_labels(val)))
     if question.metric != "loss" and missing:
         raise InputError(
             f"the validation bags have none of class {missing[0]}, so settings cannot be compared by their "
             f"{question.metric}: use --metric loss, or give more validation bags"
         )
-    shape, unit = tuple(train[0].features.shape[1:]), train[0].unit
-    made: list[dict[str, Any]] = []
+    outline = Outline(len(train), tuple(train[0].features.shape[1:]), train[0].unit, classes)
     for combination in _combinations(grid):
-        training, own = _parts(question, combination)
-        training_config(training)
-        training_config({**default_settings(question.model, shape, len(train), training), **training})
-        if own in made:
-            continue
-        made.append(own)
         try:
-            options = default_options(question.model, shape, question.preset, own)
-            options = bag_options(question.model, question.preset, options, shape, unit, classes)
-            with torch.random.fork_rng(devices=[]):
-                create_model(question.model, **options)
+            _job(question, outline, combination)
         except InputError:
             raise
         except (TypeError, ValueError) as error:  # a value of another kind than the model takes
-            shown = ", ".join(f"{name}={value}" for name, value in own.items())
+            shown = ", ".join(f"{name}={value}" for name, value in combination.items())
             raise InputError(f"{question.model} cannot be made with {shown} ({error}): correct --grid") from None
 
 
@@ -137,28 +126,27 @@ def _labels(bags: Sequence[Bag]) -> list[int]:
     return [label for label in found if label is not None]
 
 
-def _parts(question: Question, combination: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A setting of the grid on top of what all trials share: settings of training, options of the model."""
+def _classes(bags: Sequence[Bag]) -> int:
+    return max([2, *(label + 1 for label in _labels(bags))])
+
+
+def _job(question: Question, outline: Outline, combination: Mapping[str, Any]) -> Job:
+    """The job of a setting of the grid, on top of what all trials share."""
     training = {k: v for k, v in combination.items() if k in TrainingConfig.model_fields}
     own = {k: v for k, v in combination.items() if k not in TrainingConfig.model_fields}
-    return {**question.settings, **training}, {**question.options, **own}
+    given = Given(question.preset, {**question.options, **own}, {**question.settings, **training})
+    return prepare(question.model, outline, given)
 
 
 def train_trials(
     question: Question, train: Sequence[Bag], val: Sequence[Bag], together: Sequence[Mapping[str, Any]]
 ) -> list[Trial]:
     """Train settings that differ only in learning rate and weight decay, and score them on the validation bags."""
-    shared = {name: value for name, value in together[0].items() if name not in STACKED}
-    training, own = _parts(question, shared)
-    usual = default_settings(question.model, train[0].features.shape[1:], len(train), training)
-    base = training_config({k: v for k, v in {**usual, **training}.items() if k in STACKED})
+    outline = Outline(len(train), tuple(train[0].features.shape[1:]), train[0].unit, _classes(train))
+    jobs = [_job(question, outline, combination) for combination in together]
     seeds = question.seeds
-    specs = [
-        RunSpec(seed, float(c.get("lr", base.lr)), float(c.get("weight_decay", base.weight_decay)))
-        for c in together
-        for seed in range(seeds)
-    ]
-    runs = fit(question.model, train, val, runs=specs, model_options=own, preset=question.preset, **training)
+    specs = [spec for job in jobs for spec in job.specs(seeds)]
+    runs = fit_job(jobs[0], train, val, specs)
     parts = [runs[number * seeds : (number + 1) * seeds] for number in range(len(together))]
     kept = [[run.history[run.epoch - 1] for run in part] for part in parts]  # the epoch whose weights are kept
     scores = [float(np.mean([_score(row, question.metric) for row in rows])) for rows in kept]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dasmil.data.distances import pair_distances
-from dasmil.models import MODELS, MILModel
+from dasmil.models import MODELS
 from dasmil.train.feed import Feed
+from dasmil.train.job import Job
 
 SAMPLED_BAGS = 64
 PAIRS_PER_BAG = 20_000
@@ -61,29 +61,21 @@ def start_of(number: int) -> float:
     return share
 
 
-def with_scale(
-    name: str, options: Mapping[str, Any], feed: Feed, *, from_data: bool
-) -> tuple[dict[str, Any], Lengths | None]:
+def with_scale(job: Job, feed: Feed) -> tuple[dict[str, Any], Lengths | None]:
     """Options with a distance_scale, and the lengths that theta may start from (None: start as the model says).
 
     A given distance_scale stays. Else it is twice the middle length for a model with learned distances (theta then
     starts at 0.5), and the largest distance in the training bags for other models that look at distances, or when
     learned ones do not start from the data. Distances are measured only where one of these needs them.
     """
-    options = dict(options)
-    if MODELS[name].position != "relative":  # "absolute" models look at places, not at distances
+    options = dict(job.options)
+    if MODELS[job.model].position != "relative":  # "absolute" models look at places, not at distances
         return options, None
-    local = from_data and bool(_probe(name, options).distance_parameters())
-    if "distance_scale" in options and not local:
+    if "distance_scale" in options and not job.learns_distances:
         return options, None
     lengths = measure_lengths(feed)
-    options.setdefault("distance_scale", 2 * lengths.at(0.5) if local else lengths.extent)
-    return options, lengths if local else None
-
-
-def finds_length(options: Mapping[str, Any], lengths: Lengths | None) -> bool:
-    """Whether training has to find the length by itself: distances are learned, and no start of theta was given."""
-    return lengths is not None and "theta_init" not in options and options.get("phi") != "identity"
+    options.setdefault("distance_scale", 2 * lengths.at(0.5) if job.learns_distances else lengths.extent)
+    return options, lengths if job.learns_distances else None
 
 
 def with_start(name: str, options: Mapping[str, Any], lengths: Lengths | None, start: int) -> dict[str, Any]:
@@ -104,9 +96,3 @@ def with_start(name: str, options: Mapping[str, Any], lengths: Lengths | None, s
             beta = [BETA_TIMES_THETA / t for t in theta]
             options["beta_init"] = beta if heads > 1 else beta[0]
     return options
-
-
-def _probe(name: str, options: Mapping[str, Any]) -> MILModel:
-    """The model without memory for its parameters, to ask what it has."""
-    with torch.device("meta"):
-        return MODELS[name](**options)

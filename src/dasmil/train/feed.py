@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dasmil.errors import DataError
-from dasmil.types import Bag
+from dasmil.train.job import Outline
+from dasmil.types import Bag, Unit
 
 EVALUATED_INSTANCES = 4096  # instances of small bags that are scored in one call
 UNLABELLED = -1
@@ -40,7 +41,7 @@ class Facts:
     patient_ids: tuple[str | None, ...]
     labels: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    unit: str
+    unit: Unit
     feature_shape: tuple[int, ...]
     fingerprint: str
     feature_sum: float
@@ -56,6 +57,11 @@ class Facts:
     @property
     def classes(self) -> int:
         return int(self.labels.max()) + 1
+
+    @property
+    def outline(self) -> Outline:
+        """What a job has to know of these bags."""
+        return Outline(len(self.ids), self.feature_shape, self.unit, max(2, self.classes))
 
     def describe(self) -> dict[str, Any]:
         """The entry of this set in data.json."""
@@ -147,7 +153,7 @@ class Feed:
         if len(bags) == 0:
             raise DataError(f"there are no {name} bags")
         self.bags = bags
-        self._device = device
+        self.device = device
         self._groups: list[Group] | None = None
         limit = memory_gb * 2**30
         kept: list[Bag] | None = []
@@ -204,7 +210,7 @@ class Feed:
         chosen = np.asarray(indices)
         part = object.__new__(Feed)
         part.bags = Part(self.bags, chosen.tolist())
-        part._device = self._device
+        part.device = self.device
         part.facts = replace(
             self.facts,
             ids=tuple(self.facts.ids[i] for i in chosen),
@@ -260,8 +266,8 @@ class Feed:
                 yield Step(group.members[part], group.features[part], group.coords[part], section)
 
     def _to_device(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor | None]:
-        section = None if bag.section is None else bag.section.to(self._device)
-        return bag.features.to(self._device, torch.float32), bag.coords.to(self._device), section
+        section = None if bag.section is None else bag.section.to(self.device)
+        return bag.features.to(self.device, torch.float32), bag.coords.to(self.device), section
 
 
 def bag_order(sizes: NDArray[np.int64], rngs: Sequence[np.random.Generator]) -> NDArray[np.int64]:

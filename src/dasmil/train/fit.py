@@ -2,64 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from dasmil.baselines.whitening import MOST, Directions, Sample, WhitenedBags
-from dasmil.devices import choose_device
-from dasmil.errors import InputError, shown
-from dasmil.models import MODELS, resolve_options
-from dasmil.models.base import MILModel
+from dasmil.errors import InputError
 from dasmil.runs import RunWriter
-from dasmil.stats import probabilities
 from dasmil.train.config import TrainingConfig, training_config
-from dasmil.train.defaults import default_options, default_settings
-from dasmil.train.distances import finds_length, with_scale
-from dasmil.train.evaluate import model_logits
-from dasmil.train.factory import Factory
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.held_out import Judge
-from dasmil.train.loop import Finished, Progress, RunSpec, Training
-from dasmil.train.loss import BagLoss
+from dasmil.train.job import Given, Job, prepare
+from dasmil.train.material import BagSets, Material, check_alike, check_apart, gather
+from dasmil.train.restarts import Training
 from dasmil.train.results import write_results
-from dasmil.train.starts import length_starts, mean_start, simple_starts
+from dasmil.train.state import Progress, RunSpec
+from dasmil.train.trained import TrainedRun
 from dasmil.types import Bag
 
-START_RATES = (1.0, 2.0)
-"""Learning rates of the starts of one length, in units of the run's, where features are not whitened."""
 SET_NAMES = {"train": "training", "val": "validation"}
-
-
-@dataclass(frozen=True, eq=False)
-class TrainedRun:
-    """One trained run: its model (evaluation mode), its curve, and whether it fitted the training bags."""
-
-    seed: int
-    lr: float
-    weight_decay: float
-    model: MILModel
-    history: list[dict[str, float]]
-    """One row an epoch, as in metrics.csv."""
-    fitted: bool
-    reason: str
-    """Why it counts as stuck; empty when it fitted."""
-    train_loss: float
-    epoch: int
-    """The epoch of the weights."""
-    attempts: list[Finished]
-    """The chosen attempt first."""
-
-    def predict(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
-        """Probability of class 1 per bag [n], or of every class [n, classes]."""
-        device = next(self.model.parameters()).device
-        feed = Feed(bags, device, memory_gb=1.0, name="given", labelled=False)
-        return probabilities(model_logits([self.model], feed), self.model.n_classes)[0]
+Tests = Mapping[str, Sequence[Bag]] | Callable[[], Mapping[str, Sequence[Bag]]]
+"""Labelled sets by name, or a function that gives them when they are needed."""
 
 
 def fit(
@@ -73,7 +37,7 @@ def fit(
     runs: Sequence[RunSpec] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    tests: Mapping[str, Sequence[Bag]] | Callable[[], Mapping[str, Sequence[Bag]]] | None = None,
+    tests: Tests | None = None,
     data: Mapping[str, Any] | None = None,
     on_epoch: Callable[[Progress], None] | None = None,
     note: Callable[[str], None] | None = None,
@@ -100,171 +64,90 @@ def fit(
         asked = {"tests": tests is not None, "data": data is not None, "resume": resume}
         if useless := ", ".join(f"{name}=" for name, there in asked.items() if there):
             raise InputError(f"{useless} came without out=, the run directory that it is for: give both")
-    device = choose_device(config.device)
-    sample = Sample()
-    train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training", observe=sample.add)
-    shape = train.facts.feature_shape
-    config = training_config({**default_settings(model_name, shape, len(train.facts.ids), settings), **settings})
-    specs = list(runs) if runs is not None else _specs(seeds, config)
-    val = None
-    classes = max(2, train.facts.classes)
-    if val_bags is not None and len(val_bags):
-        val = Feed(val_bags, device, memory_gb=config.memory_gb, name="validation")
-        _check_alike(train.facts, val.facts, "validation", classes)
-        _check_apart({"training": train.facts}, val.facts, "validation")
-    if config.selection == "best-val":
-        _check_monitor(val, config.monitor, classes)
-    BagLoss.of(train.facts.labels, classes, config.balance_classes, device)  # refuses before a folder is made
-    options = default_options(model_name, shape, preset, model_options or {})
-    options = bag_options(model_name, preset, options, shape, train.facts.unit, classes)
-    given = {"train": train} | ({} if val is None else {"val": val})
-    directions = sample.directions(options.get("encoder_features") or MOST) if _whitens(options) else None
-    if directions is not None:
-        train = whitened_feed(train, directions, device, config.memory_gb)
-        val = None if val is None else whitened_feed(val, directions, device, config.memory_gb)
-    options, lengths = with_scale(model_name, options, train, from_data=config.distance_init == "data")
-    compete = config.starts > 1 and finds_length(options, lengths)
-    judge = Judge.of(train) if compete and config.held_out else None
-    learn = judge.learn if judge else train
-    starts = length_starts(config.starts if compete else 1, START_RATES if compete and directions is None else (1.0,))
-    if directions is not None and classes == 2 and config.simple_starts:
-        if judge:
-            starts = [*simple_starts(learn, directions.within, config.simple_starts), *starts]
-        elif MODELS[model_name].position == "none":
-            starts = [mean_start(learn)]
-    factory = Factory(
-        model_name,
-        options,
-        lengths,
-        starts,
-        learn,
-        train,
-        directions=directions,
-        scaled=config.feature_step != "common",
-    )
-
+    sets = BagSets.read(train_bags, val_bags, config)
+    job = prepare(model_name, sets.train.facts.outline, Given(preset, model_options or {}, settings))
+    specs = list(runs) if runs is not None else job.specs(seeds)
+    material = gather(job, sets)
     store = None
     if out is not None:
-        described = {
-            "name": model_name,
-            "preset": preset,
-            "options": factory.finish(factory.make(specs[0].seed, 0)).config,
-        }
-        resolved = {
-            "model": described,
-            "data": dict(data or {}),
-            "training": config.model_dump(mode="json"),
-            "seeds": [s.seed for s in specs],
-        }
-        sets = {name: feed.facts for name, feed in given.items()}
-        store = RunWriter.open(out, resolved, data_record(sets, data), resume=resume)
-    listeners = _listeners(on_epoch, store, config)
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
-        training = Training(
-            factory, specs, train, val, config,
-            classes=classes, device=device, judge=judge, store=store, on_epoch=listeners, note=note,
-        )  # fmt: skip
-        outcome = training.run()
-    trained = [
-        TrainedRun(
-            spec.seed, spec.lr * factory.start(attempts[0].start).rate, spec.weight_decay, factory.finish(model),
-            attempts[0].history, attempts[0].fitted, attempts[0].reason,
-            attempts[0].train_loss, attempts[0].epoch, attempts,
-        )
-        for spec, (model, attempts) in zip(specs, outcome, strict=True)
-    ]  # fmt: skip
+        facts = {name: feed.facts for name, feed in sets.by_name.items()}
+        store = RunWriter.open(out, _resolved(material, specs, data), data_record(facts, data), resume=resume)
+    trained = train(material, specs, store=store, on_epoch=on_epoch, note=note)
     if store is not None:
-        sets = dict(given)
-        # Test bags are opened only here, when the weights are final.
-        seen = {SET_NAMES[name]: feed.facts for name, feed in given.items()}
-        for name, bags in (tests() if callable(tests) else tests or {}).items():
-            sets[name] = Feed(bags, device, memory_gb=config.memory_gb, name=name)
-            _check_alike(given["train"].facts, sets[name].facts, name, classes)
-            _check_apart(seen, sets[name].facts, name)
-        write_results(store, trained, sets, classes)
+        write_results(store, trained, _with_tests(sets, tests, job.config), job.outline.classes)
     return trained
 
 
-def _whitens(options: Mapping[str, Any]) -> bool:
-    return options.get("encoder") == "whitened"
+def fit_job(
+    job: Job,
+    train_bags: Sequence[Bag],
+    val_bags: Sequence[Bag] | None,
+    specs: Sequence[RunSpec],
+    *,
+    on_epoch: Callable[[Progress], None] | None = None,
+) -> list[TrainedRun]:
+    """Train a job that was resolved before, without a run directory; one TrainedRun for each of ``specs``."""
+    material = gather(job, BagSets.read(train_bags, val_bags, job.config))
+    return train(material, specs, on_epoch=on_epoch)
 
 
-def whitened_feed(feed: Feed, directions: Directions, device: torch.device, memory_gb: float) -> Feed:
-    """The same bags with their features read in these directions, in memory where they then fit."""
-    bags: Sequence[Bag] = WhitenedBags(feed.bags, directions)
-    if feed.facts.sizes.sum() * len(directions) * 4 <= memory_gb * 2**30:
-        bags = list(bags)
-    return Feed(bags, device, memory_gb=memory_gb)
-
-
-MOST_SEEDS = 1000
-
-
-def _specs(seeds: int | Sequence[int], config: TrainingConfig) -> list[RunSpec]:
-    numbers = list(range(min(seeds, MOST_SEEDS + 1))) if isinstance(seeds, int) else list(seeds)
-    whole = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers)
-    if not numbers or len(numbers) > MOST_SEEDS or not whole or len(set(numbers)) < len(numbers):
-        raise InputError(
-            f"seeds are {shown(seeds)}, expected a number from 1 to {MOST_SEEDS:,}, or different numbers from 0 on"
+def train(
+    material: Material,
+    specs: Sequence[RunSpec],
+    *,
+    store: RunWriter | None = None,
+    on_epoch: Callable[[Progress], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> list[TrainedRun]:
+    """Train these runs to the end; the randomness of the rest of the program stays as it is."""
+    device, factory = material.device, material.factory
+    listeners = _listeners(on_epoch, store, material.config)
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
+        outcome = Training(material, list(specs), store=store, on_epoch=listeners, note=note).run()
+    return [
+        TrainedRun(
+            seed=spec.seed,
+            lr=spec.lr * factory.start(attempts[0].start).rate,
+            weight_decay=spec.weight_decay,
+            model=factory.finish(model),
+            history=attempts[0].history,
+            fitted=attempts[0].fitted,
+            reason=attempts[0].reason,
+            train_loss=attempts[0].train_loss,
+            epoch=attempts[0].epoch,
+            attempts=attempts,
         )
-    return [RunSpec(seed, config.lr, config.weight_decay) for seed in numbers]
+        for spec, (model, attempts) in zip(specs, outcome, strict=True)
+    ]
 
 
-def bag_options(
-    name: str, preset: str | None, given: Mapping[str, Any], shape: tuple[int, ...], unit: str, classes: int
-) -> dict[str, Any]:
-    """The options of preset and user, with what the bags themselves say: input size, unit and number of classes."""
-    options = resolve_options(name, preset, **given)
-    if "encoder" not in options and shape == (1, 28, 28):
-        options["encoder"] = "mnist-cnn"
-    if options.get("encoder") != "mnist-cnn":
-        if len(shape) != 1:
-            raise InputError(f"instances have features of shape {shape}: only the encoder 'mnist-cnn' takes pictures")
-        if options.setdefault("in_features", shape[0]) != shape[0]:
-            raise InputError(f"in_features is {options['in_features']}, but the bags have {shape[0]} features")
-    if "unit" in options and options["unit"] != unit:
-        raise InputError(f"the model's unit is {options['unit']!r}, but the bags' coordinates are in {unit!r}")
-    options["unit"] = unit
-    if options.setdefault("n_classes", classes) != classes:
-        raise InputError(f"n_classes is {options['n_classes']}, but the training labels have {classes} classes")
-    return options
+def _resolved(material: Material, specs: Sequence[RunSpec], data: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The content of config.json."""
+    job, factory = material.job, material.factory
+    options = factory.finish(factory.make(specs[0].seed, 0)).config
+    return {
+        "model": {"name": job.model, "preset": job.preset, "options": options},
+        "data": dict(data or {}),
+        "training": job.config.model_dump(mode="json"),
+        "seeds": [s.seed for s in specs],
+    }
 
 
-def _check_alike(train: Facts, other: Facts, name: str, classes: int) -> None:
-    if train.feature_shape != other.feature_shape or train.unit != other.unit:
-        raise InputError(
-            f"the {name} bags have features {other.feature_shape} in {other.unit}, the training bags "
-            f"{train.feature_shape} in {train.unit}: they must come from the same encoder and unit"
-        )
-    if other.classes > classes:
-        raise InputError(f"the {name} bags have a class {other.classes - 1} that no training bag has")
-
-
-def _check_apart(seen: Mapping[str, Facts], other: Facts, name: str) -> None:
-    for kind, facts in seen.items():
-        shared = set(facts.ids) & set(other.ids)
-        if shared:
-            raise InputError(
-                f"{len(shared)} {name} bags are {kind} bags too (for example {min(shared)!r}): separate them"
-            )
-
-
-def _check_monitor(val: Feed | None, monitor: str, classes: int) -> None:
-    """Whether validation bags can tell which epoch is best."""
-    if val is None:
-        raise InputError("selection 'best-val' needs validation bags; without them only the last epoch can be kept")
-    missing = sorted(set(range(classes)) - set(val.facts.labels.tolist()))
-    if monitor != "loss" and missing:
-        raise InputError(
-            f"the validation bags have none of class {missing[0]}, so selection 'best-val' cannot compare their "
-            f"{monitor}: add some, or set monitor to 'loss'"
-        )
+def _with_tests(sets: BagSets, tests: Tests | None, config: TrainingConfig) -> dict[str, Feed]:
+    """All sets that are scored. Test bags are opened only here, when the weights are final."""
+    given = sets.by_name
+    seen = {SET_NAMES[name]: feed.facts for name, feed in given.items()}
+    scored = dict(given)
+    for name, bags in (tests() if callable(tests) else tests or {}).items():
+        feed = Feed(bags, given["train"].device, memory_gb=config.memory_gb, name=name)
+        check_alike(given["train"].facts, feed.facts, name)
+        check_apart(seen, feed.facts, name)
+        scored[name] = feed
+    return scored
 
 
 def data_record(sets: Mapping[str, Facts], data: Mapping[str, Any] | None) -> dict[str, Any]:
     """The content of data.json. The fingerprint is that of the training (and validation) bags."""
-    import hashlib
-
     chosen = "".join(sets[name].fingerprint for name in ("train", "val") if name in sets)
     return {
         **(data or {}),

@@ -7,17 +7,20 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import nnls
 
 from dasmil.data.memory import available_memory
-from dasmil.errors import DasmilError, InputError, unknown_name
-from dasmil.models import MODELS
-from dasmil.train.config import TrainingConfig, training_config
+from dasmil.errors import DasmilError, InputError
+from dasmil.train.competition import most_starts
+from dasmil.train.job import Job
+
+if TYPE_CHECKING:
+    from dasmil.types import Bag
 
 PROBE_BAGS = 2
 SMALLEST_PROBE = 256
@@ -85,76 +88,40 @@ class Plan:
 
 
 def make_plan(
-    model: str,
+    job: Job,
     sizes: Sequence[int],
-    in_features: int,
     *,
     seeds: int = 1,
     memory_gb: float | None = None,
-    settings: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
-    preset: str | None = None,
     threads: int | None = None,
     on_probe: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """Predict time and memory of training ``model`` on bags of these sizes, on this machine.
+    """Predict time and memory of training a job on bags of these sizes, on this machine.
 
     memory_gb: what may be used; default: what is free now.
     """
-    if model not in MODELS:
-        raise unknown_name("model", model, MODELS)
     if seeds < 1 or (threads is not None and threads < 1):
         found = f"seeds is {seeds}" if seeds < 1 else f"threads is {threads}"
         raise InputError(f"{found}, expected at least 1")
     if memory_gb is not None and not 0 < memory_gb < math.inf:
         raise InputError(f"memory_gb is {memory_gb:g}, expected the memory that may be used, above 0")
-    config = _config(model, in_features, len(sizes), settings or {})
+    config, starts = job.config, most_starts(job)
     limit = int(memory_gb * 2**30) if memory_gb is not None else available_memory()
-    top = min(max(max(sizes), SMALLEST_PROBE * 4), LARGEST_PROBE)
-    chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
-    probes: list[Measured] = []
-
-    def probe(n: int) -> None:
-        if on_probe:
-            on_probe(len(probes), max(len(chosen), len(probes) + 1))
-        probes.append(
-            measure(
-                model, n, in_features, seeds=seeds, settings=settings, options=options, preset=preset, threads=threads
-            )
-        )
-
-    for n in chosen:
-        probe(n)
-    if max(sizes) > top and probes[-1].seconds_per_bag < CHEAP_SECONDS:
-        probe(min(max(sizes), 4 * top))
-    elif top < LARGEST_PROBE and probes[-1].seconds_per_bag < CHEAP_SECONDS:
-        probe(LARGEST_PROBE)  # the memory of small bags drowns in that of the program
-    # Processor time, because the clock on the wall also counts what others do on this machine.
-    cores = max(1.0, *(p.cores for p in probes))
-    seconds = _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes])
-    # Memory that does not clearly grow with n^2 is extended as a line: one noisy probe would bend a curve far off.
-    growth = max(TELLING_BYTES, probes[-1].step_bytes) / max(TELLING_BYTES, probes[-2].step_bytes)
-    powers = 3 if math.log(growth) > QUADRATIC_FROM * math.log(probes[-1].n / probes[-2].n) else 2
-    telling = [p for p in probes if p.step_bytes >= TELLING_BYTES] or probes[-1:]
-    memory = _extend([p.n for p in telling], [p.step_bytes for p in telling], powers)
-    starts = config.starts if "theta_init" in MODELS[model].options() and "theta_init" not in (options or {}) else 1
-    starts = starts if config.distance_init == "data" else 1
-    if starts > 1 and config.simple_starts and preset is None and "encoder" not in (options or {}):
-        starts += config.simple_starts + 1  # and one from the mean features
+    probes = _probes(job, max(sizes), seeds, threads, on_probe)
+    seconds, memory = _seconds(probes), _memory(probes)
     parts = np.minimum(sizes, config.starts_instances)  # what competing starts see of the bags
     together = starts if seeds * starts * int(parts.max()) <= config.stacked_instances else 1
     base = int(np.median([p.base_bytes for p in probes]))
-    bag = 4 * (in_features + 2)
+    bag = 4 * (math.prod(job.outline.feature_shape) + 2)
     kept_limit = config.memory_gb * 2**30
     total = bag * sum(sizes)
     # Small cohorts are kept in memory; of larger ones the bag in use, the next one, and the one being read.
     held = total if total <= kept_limit else 3 * bag * max(sizes)
     whole, part = (float(_terms([n])[0] @ memory) for n in (max(sizes), parts.max()))
-    peak = base + held + max(whole, together * part)
     plan = Plan(
         probes=probes,
         seconds_per_epoch=float((_terms(sizes) @ seconds).sum()),
-        peak_bytes=int(peak),
+        peak_bytes=int(base + held + max(whole, together * part)),
         largest_bag=0,
         memory_limit=limit,
         held_bytes=held,
@@ -168,28 +135,54 @@ def make_plan(
     return Plan(**{**vars(plan), "largest_bag": _largest(plan, base, bag)})
 
 
-def measure(
-    model: str,
-    n: int,
-    in_features: int,
-    *,
-    seeds: int = 1,
-    settings: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
-    preset: str | None = None,
-    threads: int | None = None,
-) -> Measured:
+def _probes(
+    job: Job, largest: int, seeds: int, threads: int | None, on_probe: Callable[[int, int], None] | None
+) -> list[Measured]:
+    """Measurements of three sizes up to the largest bag, and of a fourth one where that is cheap."""
+    top = min(max(largest, SMALLEST_PROBE * 4), LARGEST_PROBE)
+    chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
+    probes: list[Measured] = []
+
+    def probe(n: int) -> None:
+        if on_probe:
+            on_probe(len(probes), max(len(chosen), len(probes) + 1))
+        probes.append(measure(job, n, seeds=seeds, threads=threads))
+
+    for n in chosen:
+        probe(n)
+    if largest > top and probes[-1].seconds_per_bag < CHEAP_SECONDS:
+        probe(min(largest, 4 * top))
+    elif top < LARGEST_PROBE and probes[-1].seconds_per_bag < CHEAP_SECONDS:
+        probe(LARGEST_PROBE)  # the memory of small bags drowns in that of the program
+    return probes
+
+
+def _seconds(probes: Sequence[Measured]) -> np.ndarray:
+    """Coefficients of the time of a step: processor time, because the clock on the wall also counts other programs."""
+    cores = max(1.0, *(p.cores for p in probes))
+    return _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes])
+
+
+def _memory(probes: Sequence[Measured]) -> np.ndarray:
+    """Coefficients of the memory of a step.
+
+    Memory that does not clearly grow with n^2 is extended as a line: one noisy probe would bend a curve far off.
+    """
+    growth = max(TELLING_BYTES, probes[-1].step_bytes) / max(TELLING_BYTES, probes[-2].step_bytes)
+    powers = 3 if math.log(growth) > QUADRATIC_FROM * math.log(probes[-1].n / probes[-2].n) else 2
+    telling = [p for p in probes if p.step_bytes >= TELLING_BYTES] or probes[-1:]
+    return _extend([p.n for p in telling], [p.step_bytes for p in telling], powers)
+
+
+def measure(job: Job, n: int, *, seeds: int = 1, threads: int | None = None) -> Measured:
     """Train two bags of n random instances for two epochs in a process of its own and report what it took."""
-    request = {
-        "model": model, "n": n, "in_features": in_features, "seeds": seeds, "settings": dict(settings or {}),
-        "options": dict(options or {}), "preset": preset, "threads": threads,
-    }  # fmt: skip
+    request = {"job": job.as_json(), "n": n, "seeds": seeds, "threads": threads}
     done = subprocess.run(
         [sys.executable, "-m", "dasmil.train.plan", json.dumps(request)], capture_output=True, text=True, check=False
     )
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise InputError(f"{model} cannot train on bags of {n:,} instances here: {reason}")
+        raise InputError(f"{job.model} cannot train on bags of {n:,} instances here: {reason}")
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -217,12 +210,6 @@ def _extend(sizes: Sequence[int], values: Sequence[float], powers: int = 3) -> n
     return np.append(found / scale, np.zeros(3 - powers))
 
 
-def _config(model: str, in_features: int, bags: int, settings: Mapping[str, Any]) -> TrainingConfig:
-    from dasmil.train.defaults import default_settings
-
-    return training_config({**default_settings(model, (in_features,), bags, settings), **settings})
-
-
 def _largest(plan: Plan, base: int, bag: int) -> int:
     """The largest bag whose step fits, with three bags held (in use, next, being read)."""
     low, high = 0, LARGEST_ANSWER
@@ -233,57 +220,58 @@ def _largest(plan: Plan, base: int, bag: int) -> int:
     return LARGEST_ANSWER if high == LARGEST_ANSWER else low // 100 * 100
 
 
+PROBE_SETTINGS: dict[str, Any] = {
+    "epochs": 2, "restarts": 0, "starts": 1, "warmup_epochs": 0.0, "tensorboard": False,
+    "selection": "last", "early_stopping": 0,  # there are no validation bags to choose by
+}  # fmt: skip
+
+
 def _probe(request: dict[str, Any]) -> Measured:
     """The work of the child process."""
     import torch
 
-    from dasmil.train.fit import fit
-    from dasmil.types import Bag
+    from dasmil.train.fit import fit_job
 
     if request["threads"]:
         torch.set_num_threads(request["threads"])
-    generator = torch.Generator().manual_seed(0)
-    settings = {
-        **request["settings"],
-        "epochs": 2,
-        "restarts": 0,
-        "starts": 1,
-        "warmup_epochs": 0.0,
-        "selection": "last",  # there are no validation bags to choose by
-        "early_stopping": 0,
-        "tensorboard": False,
-    }
+    job = Job.from_json(request["job"]).with_settings(**PROBE_SETTINGS)
 
-    def bags(n: int, count: int) -> list[Bag]:
-        return [
-            Bag(
-                torch.randn(n, request["in_features"], generator=generator),
-                torch.rand(n, 2, generator=generator) * 100 * n**0.5,
-                "um",
-                f"probe-{i}",
-                label=i % 2,
-            )
-            for i in range(count)
-        ]
-
-    def train(sets: list[Bag]) -> tuple[float, float]:
+    def train(bags: list[Bag]) -> tuple[float, float]:
         """Processor time of the second epoch, and the share of cores it kept busy."""
         marks: list[tuple[float, float]] = []
-        fit(
-            request["model"], sets, seeds=request["seeds"], model_options=request["options"],
-            preset=request["preset"], on_epoch=lambda _: marks.append((time.process_time(), time.perf_counter())),
-            **settings,
+        fit_job(
+            job, bags, None, job.specs(request["seeds"]),
+            on_epoch=lambda _: marks.append((time.process_time(), time.perf_counter())),
         )  # fmt: skip
         used, passed = (second - first for first, second in zip(*marks))
         return used, used / passed
 
-    train(bags(WARM_UP, 2))  # import and start everything that training needs
+    train(_random_bags(job, WARM_UP))  # import and start everything that training needs
     base = peak_memory()
-    sets = bags(request["n"], PROBE_BAGS)
+    bags = _random_bags(job, request["n"])
     held = peak_memory()
-    tries = [train(sets) for _ in range(2)]
+    tries = [train(bags) for _ in range(2)]
     seconds = min(used for used, _ in tries) / PROBE_BAGS
     return Measured(request["n"], seconds, max(cores for _, cores in tries), base, max(0, peak_memory() - held))
+
+
+def _random_bags(job: Job, n: int) -> list[Bag]:
+    """Bags of n instances of the kind that the job is for."""
+    import torch
+
+    from dasmil.types import Bag
+
+    generator = torch.Generator().manual_seed(n)
+    return [
+        Bag(
+            torch.randn(n, *job.outline.feature_shape, generator=generator),
+            torch.rand(n, 2, generator=generator) * 100 * n**0.5,
+            job.outline.unit,
+            f"probe-{i}",
+            label=i % 2,
+        )
+        for i in range(PROBE_BAGS)
+    ]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 
 if TYPE_CHECKING:
-    from dasmil.train.fit import TrainedRun
+    from dasmil.train.trained import TrainedRun
 
 
 def write_results(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 Row = dict[str, float]
 
@@ -55,13 +53,6 @@ class Finished:
     rivals: list[dict[str, Any]]
     held_out: dict[str, float] = field(default_factory=dict)
     """What the held-out training bags said when the start was chosen: loss, auroc, epoch, bags, starts, p."""
-
-
-class Store(Protocol):
-    """Where the state of training is kept after each epoch."""
-
-    def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None: ...
-    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
 
 
 @dataclass(frozen=True)

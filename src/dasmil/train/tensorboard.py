@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dasmil.errors import MissingDependencyError
-from dasmil.train.loop import Progress
+from dasmil.train.state import Progress
 
 
 class EventWriter:

@@ -1,8 +1,7 @@
-"""One attempt at training some runs: all their epochs, together. It never receives a test bag."""
+"""The loop over epochs: runs that train together, one bag a step for each. It never receives a test bag."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,13 +15,13 @@ from torch.nn import functional as F
 from dasmil.models.base import MILModel
 from dasmil.stats import probabilities, score
 from dasmil.train.augment import jitter_digits
-from dasmil.train.config import TrainingConfig
-from dasmil.train.defaults import reading_weights
+from dasmil.train.checkpoint import Together
+from dasmil.train.competition import Competition
 from dasmil.train.evaluate import bag_logits, mean_losses
 from dasmil.train.feed import Feed, Step
-from dasmil.train.held_out import Judge
-from dasmil.train.loss import BagLoss
+from dasmil.train.material import Material
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
+from dasmil.train.rates import rates
 from dasmil.train.replicas import Replicas
 from dasmil.train.schedule import factor
 from dasmil.train.state import Row, RunSpec, RunState
@@ -42,26 +41,21 @@ class Attempt:
         starts: list[int],
         specs: list[RunSpec],
         models: list[MILModel],
-        train: Feed,
-        val: Feed | None,
-        config: TrainingConfig,
-        loss: BagLoss,
-        device: torch.device,
-        judge: Judge | None = None,
+        material: Material,
+        competition: Competition,
     ) -> None:
-        self.judge = judge
-        self.owners, self.starts = owners, starts
-        self.specs, self.train, self.val, self.config = specs, train, val, config
-        self.loss, self.device = loss, device
-        self.classes = len(loss.class_weights)
-        self.replicas = Replicas(models, device)
+        self.owners, self.starts, self.specs = owners, starts, specs
+        self.train, self.val, self.config = material.train, material.val, material.config
+        self.loss, self.device, self.competition = material.loss, material.device, competition
+        self.classes = len(self.loss.class_weights)
+        self.replicas = Replicas(models, self.device)
         self.stacked, self.why_not_stacked = self._may_stack()
-        self.base_lr, self.weight_decay = self._rates()
+        self.base_lr, self.weight_decay = rates(self.replicas, specs, self.config, self.train.facts.feature_sum)
         self.lr: tuple[float, Tensor] = (1.0, self.base_lr)
         self.optimizer = self._make_optimizer()
         self.states = [RunState() for _ in specs]
-        self.best = self.replicas.flat.detach().clone() if config.selection == "best-val" else None
-        self.judged = self.replicas.flat.detach().clone() if judge or config.enough else None
+        self.best = self.replicas.flat.detach().clone() if self.config.selection == "best-val" else None
+        self.judged = self.replicas.flat.detach().clone() if competition.sets_aside else None
         """While starts compete, the weights at the lowest held-out loss; later, those of runs that ended early."""
         self.epoch = 0  # epochs done
 
@@ -131,17 +125,19 @@ class Attempt:
 
     def train_losses(self) -> list[float]:
         """Loss of the kept weights on the training bags, without dropout."""
-        return mean_losses(self.loss, self._scored(self.train, self.weights), self.train.facts.labels)
+        return mean_losses(self.loss, self.scored(self.train, self.weights), self.train.facts.labels)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors that a checkpoint needs."""
-        found = {"flat": self.replicas.flat.detach()}
-        found |= {f"optimizer.{name}": value for name, value in self.optimizer.state().items()}
-        found |= {} if self.best is None else {"best": self.best}
-        return found | ({} if self.judged is None else {"judged": self.judged})
+    def saved(self) -> Together:
+        """All that a checkpoint needs."""
+        tensors = {"flat": self.replicas.flat.detach()}
+        tensors |= {f"optimizer.{name}": value for name, value in self.optimizer.state().items()}
+        tensors |= {} if self.best is None else {"best": self.best}
+        tensors |= {} if self.judged is None else {"judged": self.judged}
+        return Together(self.starts, self.epoch, self.states, tensors)
 
-    def restore(self, tensors: dict[str, Tensor], epoch: int, states: list[dict[str, Any]]) -> None:
-        """Go on after this epoch."""
+    def restore(self, saved: Together) -> None:
+        """Go on after the epoch that was saved."""
+        tensors = saved.tensors
         self.replicas.load(tensors["flat"].to(self.device))
         prefix = "optimizer."
         self.optimizer.load({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
@@ -149,28 +145,7 @@ class Attempt:
             self.best.copy_(tensors["best"])
         if self.judged is not None:
             self.judged.copy_(tensors["judged"])
-        self.states = [RunState(**state) for state in states]
-        self.epoch = epoch
-
-    def _rates(self) -> tuple[Tensor, Tensor]:
-        """Learning rate and weight decay [R, 1], or [R, P] when some parameters have their own."""
-        lr = torch.tensor([[s.lr] for s in self.specs], device=self.device)
-        decay = torch.tensor([[s.weight_decay] for s in self.specs], device=self.device)
-        flat, model, config = self.replicas.flat.detach(), self.replicas.model, self.config
-        own = None if config.distance_lr == "common" else config.distance_lr
-        step = None if config.feature_step == "common" else config.feature_step
-        distances = self.replicas.columns(model.distance_parameters()) if own else {}
-        reading = self.replicas.columns(reading_weights(model)) if step else {}
-        if not distances and not reading:
-            return lr, decay
-        lr, decay = lr.expand_as(flat).clone(), decay.expand_as(flat).clone()
-        for where in distances.values():
-            lr[:, where] *= (own or 1.0) * flat[:, where].abs().clamp_min(1e-3)
-            decay[:, where] = 0.0
-        for where in reading.values():
-            # A step of Adam moves every weight by lr: outputs then move by lr times the sum of all features.
-            lr[:, where] *= min(1.0, (step or 1.0) / max(self.train.facts.feature_sum, 1e-12))
-        return lr, decay
+        self.states, self.epoch = saved.states, saved.epoch
 
     def _may_stack(self) -> tuple[bool, str]:
         """Whether one call trains all runs, and if not, why."""
@@ -191,8 +166,8 @@ class Attempt:
 
     @property
     def feed(self) -> Feed:
-        """The bags that a step may see: while starts compete, those that do not judge them."""
-        return self.judge.learn if self.judge and self.choosing else self.train
+        """The bags that a step may see."""
+        return self.competition.bags(self.train, choosing=self.choosing)
 
     def _seen(self, n: int) -> int:
         """How many instances of a bag of n a training step sees."""
@@ -280,30 +255,29 @@ class Attempt:
         table: list[Row] = []
         val_logits, val_losses = None, []
         if self.val is not None:
-            val_logits = self._scored(self.val)
+            val_logits = self.scored(self.val)
             val_losses = mean_losses(self.loss, val_logits, self.val.facts.labels)
         for run, state in enumerate(self.states):
             row: Row = {
                 "epoch": epoch + 1,
                 "lr": self.specs[run].lr * self.lr[0],
                 "train_loss": train_loss[run],
-                "train_balanced_accuracy": self._metric(self.feed, seen[run], "balanced_accuracy", bags[:, run]),
+                "train_balanced_accuracy": self.metric(self.feed, seen[run], "balanced_accuracy", bags[:, run]),
             }
             if self.val is not None and val_logits is not None:
                 row["val_loss"] = val_losses[run]
                 for name in ("auroc", "balanced_accuracy"):
-                    row[f"val_{name}"] = self._metric(self.val, val_logits[run], name)
+                    row[f"val_{name}"] = self.metric(self.val, val_logits[run], name)
                 self._note_best(run, state, row)
             table.append(row)
-        self._note_judged(table)
-        self._end_early(table)
+        self.competition.note(self, table)
         if self.replicas.model.distance_parameters():
             for run, row in enumerate(table):
                 for k, learned in enumerate(self.replicas.export(run).learned_distances()):
                     row |= {f"{name}_{k}": float(learned[name]) for name in ("theta", "beta", "midpoint", "width")}
         return table
 
-    def _scored(self, feed: Feed, weights: Tensor | None = None) -> np.ndarray:
+    def scored(self, feed: Feed, weights: Tensor | None = None) -> np.ndarray:
         """Logits [R, bags, ...] in evaluation mode."""
         replicas = self.replicas
         own = replicas.flat.detach().clone()
@@ -314,56 +288,11 @@ class Attempt:
         replicas.load(own)
         return scored
 
-    def _metric(self, feed: Feed, logits: np.ndarray, name: str, bags: np.ndarray | None = None) -> float:
+    def metric(self, feed: Feed, logits: np.ndarray, name: str, bags: np.ndarray | None = None) -> float:
         if not np.isfinite(logits).all():
             return float("nan")
         labels = feed.facts.labels if bags is None else feed.facts.labels[bags]
         return score(labels, probabilities(logits, self.classes))[name]
-
-    def judge_untrained(self) -> None:
-        """What the held-out bags say before the first step: a start may know something already."""
-        assert self.judge is not None
-        feeds = (self.judge.learn, self.judge.feed)
-        learned, judged = (mean_losses(self.loss, self._scored(feed), feed.facts.labels) for feed in feeds)
-        aurocs = [self._metric(self.judge.feed, row, "auroc") for row in self._scored(self.judge.feed)]
-        for state, train_loss, loss, auroc in zip(self.states, learned, judged, aurocs, strict=True):
-            state.untrained = {"epoch": 0, "loss": loss, "auroc": auroc, "train_loss": train_loss}
-            state.judged = state.untrained
-
-    def _note_judged(self, table: list[Row]) -> None:
-        """While starts compete: their loss on the bags that judge them, and the weights where it was lowest."""
-        if self.judge is None or not self.choosing:
-            return
-        assert self.judged is not None
-        feed = self.judge.feed
-        logits = self._scored(feed)
-        losses = mean_losses(self.loss, logits, feed.facts.labels)
-        for run, (state, row) in enumerate(zip(self.states, table, strict=True)):
-            row["held_out_loss"] = losses[run]
-            row["held_out_auroc"] = self._metric(feed, logits[run], "auroc")
-            if np.isfinite(losses[run]) and losses[run] < state.judged.get("loss", math.inf):
-                state.judged = {
-                    "epoch": row["epoch"], "loss": losses[run], "auroc": row["held_out_auroc"],
-                    "train_loss": row["train_loss"],
-                }  # fmt: skip
-                self.judged[run] = self.replicas.flat.detach()[run]
-
-    def _end_early(self, table: list[Row]) -> None:
-        """End runs that know their training bags, and those for which more would be learning by heart."""
-        if self.judged is None or self.choosing or self.best is not None:
-            return
-        enough = self.config.enough * self.loss.constant_guess
-        for run, (state, row) in enumerate(zip(self.states, table, strict=True)):
-            if state.stopped_epoch is not None:
-                continue
-            latest = [past["train_loss"] for past in state.history[-2:]] + [row["train_loss"]]
-            if state.stop_below is not None:
-                ended = row["train_loss"] <= state.stop_below or row["epoch"] >= (state.stop_at or 0)
-            else:
-                ended = len(latest) == 3 and max(latest) < enough
-            if ended:
-                state.stopped_epoch = int(row["epoch"])
-                self.judged[run] = self.replicas.flat.detach()[run]
 
     def _note_best(self, run: int, state: RunState, row: Row) -> None:
         if self.best is None or state.stopped_epoch is not None:

@@ -1,0 +1,240 @@
+"""The choice among starts: which compete, which bags judge them, which is kept, and how long it then trains on.
+
+Training itself asks only `Competition`: before the first epoch (`begin`), after each (`note`, then `choose`), at the
+end of an attempt (`choose` for the last time, `found`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dasmil.models import MODELS
+from dasmil.train.evaluate import mean_losses
+from dasmil.train.held_out import FEWEST, SHARE, Judge, chance_of
+from dasmil.train.replicas import Replicas
+from dasmil.train.starts import Start, length_starts, mean_start, simple_starts
+
+if TYPE_CHECKING:
+    from dasmil.baselines.whitening import Directions
+    from dasmil.train.epochs import Attempt
+    from dasmil.train.feed import Feed
+    from dasmil.train.job import Job
+    from dasmil.train.material import Material
+    from dasmil.train.state import Row, RunState
+
+START_RATES = (1.0, 2.0)
+"""Learning rates of the starts of one length, in units of the run's, where features are not whitened."""
+CHANCE = 0.05
+CLEARLY = 0.3  # a start whose held-out loss is below this share of a constant guess is taken at once
+SPREAD = 1.0  # of the loss of a bag about its mean, in units of a constant guess
+
+
+def judge_of(job: Job, train: Feed) -> Judge | None:
+    """The training bags that judge starts, where some compete and the bags are enough."""
+    return Judge.of(train) if job.competes and job.config.held_out else None
+
+
+def line_up(job: Job, learn: Feed, directions: Directions | None, *, judged: bool) -> list[Start]:
+    """The starts of a first attempt, the simplest first; with whitened directions also those that simple rules find."""
+    starts = _lengths(job)
+    if directions is not None and _takes_simple(job):
+        if judged:
+            return [*simple_starts(learn, directions.within, job.config.simple_starts), *starts]
+        if MODELS[job.model].position == "none":
+            return [mean_start(learn)]
+    return starts
+
+
+def most_starts(job: Job) -> int:
+    """How many starts may compete, known before a bag is read; classes are taken as equally frequent."""
+    judged = job.competes and job.config.held_out and job.outline.bags / job.outline.classes * SHARE >= FEWEST
+    more = job.config.simple_starts + 1 if judged and job.whitens and _takes_simple(job) else 0  # one is the mean's
+    return len(_lengths(job)) + more
+
+
+def _lengths(job: Job) -> list[Start]:
+    rates = START_RATES if job.competes and not job.whitens else (1.0,)
+    return length_starts(job.config.starts if job.competes else 1, rates)
+
+
+def _takes_simple(job: Job) -> bool:
+    return job.outline.classes == 2 and job.config.simple_starts > 0
+
+
+class Competition:
+    """Chooses among the starts of every run that trains in an attempt.
+
+    Held-out training bags judge: the lowest training loss belongs to who learns by heart. Without them (too few) it is
+    the training loss.
+    """
+
+    def __init__(self, material: Material) -> None:
+        self.judge, self.factory, self.device = material.judge, material.factory, material.device
+        self.config, self.loss = material.config, material.loss
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether it keeps weights of another epoch than the last beside those that train (``Attempt.judged``)."""
+        return self.judge is not None or bool(self.config.enough)
+
+    def bags(self, train: Feed, *, choosing: bool) -> Feed:
+        """The bags that a step may see: while starts compete, those that do not judge them."""
+        return self.judge.learn if self.judge and choosing else train
+
+    def begin(self, attempt: Attempt) -> None:
+        """What the held-out bags say before the first step: a start may know something already."""
+        if self.judge is None:
+            return
+        feeds = (self.judge.learn, self.judge.feed)
+        learned, judged = (mean_losses(self.loss, attempt.scored(feed), feed.facts.labels) for feed in feeds)
+        aurocs = [attempt.metric(self.judge.feed, row, "auroc") for row in attempt.scored(self.judge.feed)]
+        for state, train_loss, loss, auroc in zip(attempt.states, learned, judged, aurocs, strict=True):
+            state.untrained = {"epoch": 0, "loss": loss, "auroc": auroc, "train_loss": train_loss}
+            state.judged = state.untrained
+        self.choose(attempt, last=False)
+
+    def note(self, attempt: Attempt, table: list[Row]) -> None:
+        """Hear the rows of an epoch, before they are noted: add what held-out bags say, and end runs."""
+        self._note_judged(attempt, table)
+        self._end_early(attempt, table)
+
+    def choose(self, attempt: Attempt, *, last: bool | None = None) -> None:
+        """Keep the start of a run with the lowest loss, once it has clearly learned or time is up.
+
+        last: whether time is up; None: when its share of the epochs is over.
+        """
+        if last is None:
+            last = attempt.epoch >= self.config.starts_share * self.config.epochs
+        until = (CLEARLY if self.judge else self.config.starts_until) * self.loss.constant_guess
+        name = "held_out_loss" if self.judge else "train_loss"
+        kept: list[int] = []
+        for row in dict.fromkeys(attempt.owners):
+            mine = [r for r, owner in enumerate(attempt.owners) if owner == row]
+            if len(mine) == 1:
+                kept += mine
+                continue
+            losses = {r: _latest(attempt.states[r], name) for r in mine}
+            best = min(mine, key=losses.__getitem__)
+            if losses[best] >= until and last and self.judge:
+                best = self._simplest(attempt, mine)
+                self._to_lowest(attempt, best)
+            if last or losses[best] < until:
+                self._note_rivals(attempt, best, mine, losses)
+                mine = [best]
+            kept += mine
+        if len(kept) < len(attempt.owners):
+            attempt.keep(kept)
+
+    def epochs_left(self, attempt: Attempt) -> float:
+        """Epochs to come, summed over replicas, when all starts that are left train as long as they may."""
+        epochs, runs = self.config.epochs, len(set(attempt.owners))
+        choosing = 0
+        if len(attempt.owners) > runs:
+            choosing = max(0, math.ceil(self.config.starts_share * epochs) - attempt.epoch)
+        return choosing * len(attempt.owners) + (epochs - attempt.epoch - choosing) * runs
+
+    def found(self, state: RunState) -> bool:
+        """Whether held-out bags say that the chosen start found something that blind guesses would not.
+
+        Notes how often guesses, as many as starts and epochs were looked at, would do as well (``chance``).
+        """
+        if self.judge and state.judged and len(self.loss.class_weights) == 2:
+            tried = state.judged.get("starts", 1) * (state.judged["epoch"] + 1)
+            state.judged["chance"] = chance_of(self.judge.feed.facts.labels, state.judged["auroc"], int(tried))
+        return state.judged.get("chance", 1.0) < CHANCE
+
+    @property
+    def may_try_again(self) -> bool:
+        """Whether a run may try further starts; held-out bags have heard more than they can tell apart already."""
+        return self.judge is None
+
+    def _simplest(self, attempt: Attempt, mine: list[int]) -> int:
+        """The simplest start whose held-out loss is within a standard error of the lowest: bags so few cannot tell
+        these apart. Untrained starts that know something come first, then all at their best epoch, in their order.
+        """
+        assert self.judge is not None
+        states = {r: attempt.states[r] for r in mine}
+        error = SPREAD * self.loss.constant_guess / math.sqrt(len(self.judge.feed.facts.ids))
+        enough = min(state.judged.get("loss", math.inf) for state in states.values()) + error
+        for r in mine:
+            simple = self.factory.start(attempt.starts[r]).kind != "length"
+            if simple and states[r].untrained.get("loss", math.inf) <= enough:
+                states[r].judged = states[r].untrained
+                return r
+        return next(r for r in mine if states[r].judged.get("loss", math.inf) <= enough)
+
+    def _to_lowest(self, attempt: Attempt, best: int) -> None:
+        """Go back to the epoch in which held-out bags were understood best: what came later was learned by heart.
+
+        On all bags the run then goes on for as long again, or until its training loss is what it was there; a start
+        that was best before its first step is made anew from all bags.
+        """
+        state = attempt.states[best]
+        assert attempt.judged is not None
+        if not state.judged:
+            return
+        attempt.replicas.flat.detach()[best] = attempt.judged[best]
+        state.stop_below = state.judged["train_loss"]
+        state.stop_at = attempt.epoch + int(state.judged["epoch"])
+        if state.judged["epoch"] == 0:
+            model = self.factory.make(attempt.specs[best].seed, attempt.starts[best], whole=True)
+            attempt.judged[best] = Replicas([model], self.device).flat.detach()[0]
+            state.stopped_epoch = 0
+
+    def _note_rivals(self, attempt: Attempt, best: int, mine: list[int], losses: dict[int, float]) -> None:
+        state = attempt.states[best]
+        state.rivals = [
+            {
+                "start": attempt.starts[r], "epoch": attempt.epoch,
+                "train_loss": attempt.states[r].judged["train_loss"] if self.judge else losses[r],
+                "theta_init": attempt.replicas.models[r].config.get("theta_init"), "lr": attempt.specs[r].lr,
+                "held_out": attempt.states[r].judged,
+            }
+            for r in mine if r != best
+        ]  # fmt: skip
+        if self.judge:
+            state.judged = {**state.judged, "starts": len(mine), "bags": len(self.judge.feed.facts.ids)}
+
+    def _note_judged(self, attempt: Attempt, table: list[Row]) -> None:
+        """While starts compete: their loss on the bags that judge them, and the weights where it was lowest."""
+        if self.judge is None or not attempt.choosing:
+            return
+        assert attempt.judged is not None
+        feed = self.judge.feed
+        logits = attempt.scored(feed)
+        losses = mean_losses(self.loss, logits, feed.facts.labels)
+        for run, (state, row) in enumerate(zip(attempt.states, table, strict=True)):
+            row["held_out_loss"] = losses[run]
+            row["held_out_auroc"] = attempt.metric(feed, logits[run], "auroc")
+            if np.isfinite(losses[run]) and losses[run] < state.judged.get("loss", math.inf):
+                state.judged = {
+                    "epoch": row["epoch"], "loss": losses[run], "auroc": row["held_out_auroc"],
+                    "train_loss": row["train_loss"],
+                }  # fmt: skip
+                attempt.judged[run] = attempt.replicas.flat.detach()[run]
+
+    def _end_early(self, attempt: Attempt, table: list[Row]) -> None:
+        """End runs that know their training bags, and those for which more would be learning by heart."""
+        if attempt.judged is None or attempt.choosing or attempt.best is not None:
+            return
+        enough = self.config.enough * self.loss.constant_guess
+        for run, (state, row) in enumerate(zip(attempt.states, table, strict=True)):
+            if state.stopped_epoch is not None:
+                continue
+            latest = [past["train_loss"] for past in state.history[-2:]] + [row["train_loss"]]
+            if state.stop_below is not None:
+                ended = row["train_loss"] <= state.stop_below or row["epoch"] >= (state.stop_at or 0)
+            else:
+                ended = len(latest) == 3 and max(latest) < enough
+            if ended:
+                state.stopped_epoch = int(row["epoch"])
+                attempt.judged[run] = attempt.replicas.flat.detach()[run]
+
+
+def _latest(state: RunState, name: str) -> float:
+    """The latest loss of that name; before the first epoch that of the untrained start on held-out bags."""
+    value = state.history[-1][name] if state.history else state.judged["loss"]
+    return value if math.isfinite(value) else math.inf

@@ -1,0 +1,132 @@
+"""What is to be trained, resolved once: `fit`, the trials of a search and `plan` all take the same Job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from dasmil.errors import InputError, shown, unknown_name
+from dasmil.models import MODELS, MILModel, resolve_options
+from dasmil.train.config import TrainingConfig, training_config
+from dasmil.train.defaults import default_options, default_settings
+from dasmil.train.state import RunSpec
+from dasmil.types import Unit
+
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a job has to know of the training bags; it can be said before a bag is read."""
+
+    bags: int
+    feature_shape: tuple[int, ...]
+    unit: Unit
+    classes: int = 2
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user said: the paper's sizes of the model, options on top of them, settings of training."""
+
+    preset: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model and how it is trained, with every default filled in but for what is measured in the bags.
+
+    options: of the model; the length that means 1 and the starts of learned distances are found in the bags, where
+    neither preset nor user gave them.
+    """
+
+    model: str
+    preset: str | None
+    options: dict[str, Any]
+    config: TrainingConfig
+    outline: Outline
+    learns_distances: bool
+    """Whether theta and beta are trained and start from distances in the bags."""
+
+    @property
+    def finds_length(self) -> bool:
+        """Whether training has to find the length by itself: no start of theta was given."""
+        return self.learns_distances and "theta_init" not in self.options and self.options.get("phi") != "identity"
+
+    @property
+    def competes(self) -> bool:
+        """Whether every run is chosen from several starts."""
+        return self.config.starts > 1 and self.finds_length
+
+    @property
+    def whitens(self) -> bool:
+        """Whether features are read in directions that are fitted to the training bags first."""
+        return self.options.get("encoder") == "whitened"
+
+    def with_settings(self, **settings: Any) -> Job:
+        """The same job with other settings of training."""
+        return replace(self, config=training_config({**self.config.model_dump(), **settings}))
+
+    def specs(self, seeds: int | Sequence[int]) -> list[RunSpec]:
+        """One run a seed; seeds: how many (5 = 0, 1, 2, 3, 4), or which."""
+        numbers = list(range(min(seeds, MOST_SEEDS + 1))) if isinstance(seeds, int) else list(seeds)
+        whole = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers)
+        if not numbers or len(numbers) > MOST_SEEDS or not whole or len(set(numbers)) < len(numbers):
+            raise InputError(
+                f"seeds are {shown(seeds)}, expected a number from 1 to {MOST_SEEDS:,}, or different numbers from 0 on"
+            )
+        return [RunSpec(seed, self.config.lr, self.config.weight_decay) for seed in numbers]
+
+    def as_json(self) -> dict[str, Any]:
+        """The job in plain values, for another process."""
+        return {**asdict(self), "config": self.config.model_dump(mode="json")}
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Job:
+        """The job that `as_json` wrote."""
+        outline = {**record["outline"], "feature_shape": tuple(record["outline"]["feature_shape"])}
+        return Job(**{**record, "config": training_config(record["config"]), "outline": Outline(**outline)})
+
+
+def prepare(model: str, outline: Outline, given: Given) -> Job:
+    """Resolve what is to be trained: the user's word first, then the preset's, then what fits bags of this kind."""
+    if model not in MODELS:
+        raise unknown_name("model", model, MODELS)
+    usual = default_settings(model, outline.feature_shape, outline.bags, given.settings)
+    config = training_config({**usual, **given.settings})
+    options = default_options(model, outline.feature_shape, given.preset, given.options)
+    options = bag_options(model, given.preset, options, outline)
+    asked = without_memory(model, options)  # refuses options that do not go together
+    from_data = config.distance_init == "data" and asked.position == "relative"
+    learns = from_data and bool(asked.distance_parameters())
+    return Job(model, given.preset, options, config, outline, learns)
+
+
+def bag_options(name: str, preset: str | None, given: Mapping[str, Any], outline: Outline) -> dict[str, Any]:
+    """The options of preset and user, with what the bags themselves say: input size, unit and number of classes."""
+    shape, classes = outline.feature_shape, outline.classes
+    options = resolve_options(name, preset, **given)
+    if "encoder" not in options and shape == (1, 28, 28):
+        options["encoder"] = "mnist-cnn"
+    if options.get("encoder") != "mnist-cnn":
+        if len(shape) != 1:
+            raise InputError(f"instances have features of shape {shape}: only the encoder 'mnist-cnn' takes pictures")
+        if options.setdefault("in_features", shape[0]) != shape[0]:
+            raise InputError(f"in_features is {options['in_features']}, but the bags have {shape[0]} features")
+    if "unit" in options and options["unit"] != outline.unit:
+        raise InputError(f"the model's unit is {options['unit']!r}, but the bags' coordinates are in {outline.unit!r}")
+    options["unit"] = outline.unit
+    if options.setdefault("n_classes", classes) != classes:
+        raise InputError(f"n_classes is {options['n_classes']}, but the training labels have {classes} classes")
+    return options
+
+
+def without_memory(name: str, options: Mapping[str, Any]) -> MILModel:
+    """The model without memory for its parameters, to ask what it has."""
+    with torch.device("meta"):
+        return MODELS[name](**options)

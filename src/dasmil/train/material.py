@@ -1,0 +1,132 @@
+"""A job and its bags, ready to train: features as training reads them, lengths, starts, and the bags that judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dasmil.baselines.whitening import MOST, Directions, Sample, WhitenedBags
+from dasmil.devices import choose_device
+from dasmil.errors import InputError
+from dasmil.train.competition import judge_of, line_up
+from dasmil.train.config import TrainingConfig
+from dasmil.train.distances import with_scale
+from dasmil.train.factory import Factory
+from dasmil.train.feed import Facts, Feed
+from dasmil.train.held_out import Judge
+from dasmil.train.job import Job
+from dasmil.train.loss import BagLoss
+from dasmil.types import Bag
+
+
+@dataclass(frozen=True)
+class BagSets:
+    """The bags of a training as they were given: read once, checked, and sampled on the way."""
+
+    train: Feed
+    val: Feed | None
+    sample: Sample
+
+    @staticmethod
+    def read(train_bags: Sequence[Bag], val_bags: Sequence[Bag] | None, config: TrainingConfig) -> BagSets:
+        device, sample, val = choose_device(config.device), Sample(), None
+        train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training", observe=sample.add)
+        if val_bags is not None and len(val_bags):
+            val = Feed(val_bags, device, memory_gb=config.memory_gb, name="validation")
+            check_alike(train.facts, val.facts, "validation")
+            check_apart({"training": train.facts}, val.facts, "validation")
+        return BagSets(train, val, sample)
+
+    @property
+    def by_name(self) -> dict[str, Feed]:
+        """The sets under their names in a run directory."""
+        return {"train": self.train} | ({} if self.val is None else {"val": self.val})
+
+
+@dataclass(frozen=True)
+class Material:
+    """What all attempts of a training share. judge: training bags that say which start is best, if there are enough."""
+
+    job: Job
+    train: Feed
+    val: Feed | None
+    judge: Judge | None
+    factory: Factory
+    loss: BagLoss
+    device: torch.device
+
+    @property
+    def config(self) -> TrainingConfig:
+        return self.job.config
+
+
+def gather(job: Job, sets: BagSets) -> Material:
+    """Everything that is fitted before training, from the training bags alone."""
+    config, classes = job.config, job.outline.classes
+    device = choose_device(config.device)
+    if config.selection == "best-val":
+        _check_monitor(sets.val, config.monitor, classes)
+    train, val, directions = sets.train, sets.val, None
+    loss = BagLoss.of(train.facts.labels, classes, config.balance_classes, device)
+    if job.whitens:
+        directions = sets.sample.directions(job.options.get("encoder_features") or MOST)
+        train = whitened_feed(train, directions, device, config.memory_gb)
+        val = None if val is None else whitened_feed(val, directions, device, config.memory_gb)
+    options, lengths = with_scale(job, train)
+    judge = judge_of(job, train)
+    learn = judge.learn if judge else train
+    starts = line_up(job, learn, directions, judged=judge is not None)
+    factory = Factory(
+        job.model,
+        options,
+        lengths,
+        starts,
+        learn,
+        train,
+        directions=directions,
+        scaled=config.feature_step != "common",
+    )
+    return Material(job, train, val, judge, factory, loss, device)
+
+
+def whitened_feed(feed: Feed, directions: Directions, device: torch.device, memory_gb: float) -> Feed:
+    """The same bags with their features read in these directions, in memory where they then fit."""
+    bags: Sequence[Bag] = WhitenedBags(feed.bags, directions)
+    if feed.facts.sizes.sum() * len(directions) * 4 <= memory_gb * 2**30:
+        bags = list(bags)
+    return Feed(bags, device, memory_gb=memory_gb)
+
+
+def check_alike(train: Facts, other: Facts, name: str) -> None:
+    """Refuse a set of bags of another kind than the training bags."""
+    if train.feature_shape != other.feature_shape or train.unit != other.unit:
+        raise InputError(
+            f"the {name} bags have features {other.feature_shape} in {other.unit}, the training bags "
+            f"{train.feature_shape} in {train.unit}: they must come from the same encoder and unit"
+        )
+    if other.classes > max(2, train.classes):
+        raise InputError(f"the {name} bags have a class {other.classes - 1} that no training bag has")
+
+
+def check_apart(seen: dict[str, Facts], other: Facts, name: str) -> None:
+    """Refuse a set that shares bags with one that was seen before."""
+    for kind, facts in seen.items():
+        shared = set(facts.ids) & set(other.ids)
+        if shared:
+            raise InputError(
+                f"{len(shared)} {name} bags are {kind} bags too (for example {min(shared)!r}): separate them"
+            )
+
+
+def _check_monitor(val: Feed | None, monitor: str, classes: int) -> None:
+    """Whether validation bags can tell which epoch is best."""
+    if val is None:
+        raise InputError("selection 'best-val' needs validation bags; without them only the last epoch can be kept")
+    missing = sorted(set(range(classes)) - set(val.facts.labels.tolist()))
+    if monitor != "loss" and missing:
+        raise InputError(
+            f"the validation bags have none of class {missing[0]}, so selection 'best-val' cannot compare their "
+            f"{monitor}: add some, or set monitor to 'loss'"
+        )

@@ -1,0 +1,42 @@
+"""What training gives back to a Python user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.models.base import MILModel
+from dasmil.stats import probabilities
+from dasmil.train.evaluate import model_logits
+from dasmil.train.feed import Feed
+from dasmil.train.state import Finished
+from dasmil.types import Bag
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """One trained run: its model (evaluation mode), its curve, and whether it fitted the training bags."""
+
+    seed: int
+    lr: float
+    weight_decay: float
+    model: MILModel
+    history: list[dict[str, float]]
+    """One row an epoch, as in metrics.csv."""
+    fitted: bool
+    reason: str
+    """Why it counts as stuck; empty when it fitted."""
+    train_loss: float
+    epoch: int
+    """The epoch of the weights."""
+    attempts: list[Finished]
+    """The chosen attempt first."""
+
+    def predict(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
+        """Probability of class 1 per bag [n], or of every class [n, classes]."""
+        device = next(self.model.parameters()).device
+        feed = Feed(bags, device, memory_gb=1.0, name="given", labelled=False)
+        return probabilities(model_logits([self.model], feed), self.model.n_classes)[0]
