@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ BACKENDS = [
     pytest.param("native", torch.float32, "auto", id="native", marks=needs_kernel),
     pytest.param("native", torch.float32, "portable", id="native-portable", marks=needs_kernel),
 ]
+if os.environ.get("TRITON_INTERPRET") == "1":
+    BACKENDS.append(pytest.param("triton", torch.float32, "auto", id="triton"))
 PHIS = ("sigmoid", "identity", "exponential", "gaussian")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from dasmil.ops import das_attention
 
 native = importlib.import_module("dasmil.ops.das_attention.native")
 chunked = importlib.import_module("dasmil.ops.das_attention.chunked")
+triton_backend = importlib.import_module("dasmil.ops.das_attention.triton_backend")
 neighbours = importlib.import_module("dasmil.ops.das_attention.neighbours")
 order = importlib.import_module("dasmil.ops.das_attention.order")
 
@@ -22,6 +24,8 @@ BACKENDS = [
     pytest.param("native", torch.float32, "auto", id="native", marks=needs_kernel),
     pytest.param("native", torch.float32, "portable", id="native-portable", marks=needs_kernel),
 ]
+if os.environ.get("TRITON_INTERPRET") == "1":
+    BACKENDS.append(pytest.param("triton", torch.float32, "auto", id="triton"))
 BIASES = ("linear", "gaussian", "cauchy", "bins")
 PLAIN = ("theta", "beta", "key_embed", "query_embed", "value_embed")
 
@@ -38,6 +42,7 @@ def instruction_set(request, monkeypatch):
 def small_blocks(monkeypatch):
     """Blocks are left out in small bags too."""
     monkeypatch.setattr(native, "WORTH_ORDERING", 0)
+    monkeypatch.setattr(triton_backend, "WORTH_ORDERING", 0)
     monkeypatch.setattr(chunked, "BLOCK", 300)
     monkeypatch.setattr(neighbours, "STRETCH", 4)
     monkeypatch.setattr(neighbours, "ROWS", 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from dasmil.ops import das_attention
 native = importlib.import_module("dasmil.ops.das_attention.native")
 dropout = importlib.import_module("dasmil.ops.das_attention.dropout")
 BACKENDS = ["chunked", pytest.param("native", marks=pytest.mark.skipif(not native.available(), reason="no kernel"))]
+if os.environ.get("TRITON_INTERPRET") == "1":
+    BACKENDS.append("triton")
 
 
 def factors(seed, p, n, bags):

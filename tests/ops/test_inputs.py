@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 
 import pytest
@@ -16,6 +17,8 @@ native = importlib.import_module("dasmil.ops.das_attention.native")
 package = importlib.import_module("dasmil.ops.das_attention")
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")
 BACKENDS = ["auto", "reference", "chunked", pytest.param("native", marks=needs_kernel)]
+if os.environ.get("TRITON_INTERPRET") == "1":
+    BACKENDS.append("triton")
 
 
 def arguments(**changes):
@@ -248,7 +251,11 @@ def test_queries_and_keys_behind_the_mask_do_not_matter_even_where_they_are_no_n
     given["key_embed"].requires_grad_()
     found = das_attention(**given, backend=backend)[:, :4]
     torch.testing.assert_close(found, clean)
-    if backend in ("auto", "native"):  # plain PyTorch multiplies the zeros of the backward pass by what is there
+    if backend in (
+        "auto",
+        "native",
+        "triton",
+    ):  # plain PyTorch multiplies the zeros of the backward pass by what is there
         found.sum().backward()
         assert all(given[name].grad[:, :4].isfinite().all() for name in ("query", "key"))
         assert given["key_embed"].grad.isfinite().all()

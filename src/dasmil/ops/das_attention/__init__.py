@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dasmil.errors import InputError, unknown_name
+from dasmil.errors import BackendError, InputError, unknown_name
+from dasmil.ops.das_attention import triton_backend, triton_trust
 from dasmil.ops.das_attention.bias import BIASES
 from dasmil.ops.das_attention.chunked import chunked
 from dasmil.ops.das_attention.dropout import draw_seeds
@@ -28,7 +29,7 @@ from dasmil.ops.das_attention.operands import Operands, Settings, absorb_scales,
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
 
-BACKENDS = ("auto", "reference", "chunked", "native")
+BACKENDS = ("auto", "reference", "chunked", "native", "triton")
 
 __all__ = ["BACKENDS", "BIASES", "PHI", "das_attention"]
 
@@ -86,8 +87,9 @@ def das_attention(
     padding is. Give each layer and each step numbers of its own. float16 and bfloat16 are computed in float32.
     Gradients reach all tensors but coords, whose gradient only backend="reference" gives; a scale or distance_scale
     that is to be learned is a tensor of one number. vmap, torch.func and torch.compile: see this folder's README.
-    backend: "native" (CPU, float32 and below), "chunked" (PyTorch, any device and dtype), "reference" (the equations as
-    written), "auto": native where it can, else chunked; a missing native kernel is reported once.
+    backend: "native" (CPU, float32 and below), "triton" (GPUs, float32 and below; with the extra gpu), "chunked"
+    (PyTorch, any device and dtype), "reference" (the equations as written), "auto": native or triton where they can,
+    else chunked; a missing native kernel is reported once. Triton kernels are compared with chunked when first used.
     """
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
@@ -107,12 +109,17 @@ def das_attention(
         raise InputError(
             "coords require a gradient, which only backend='reference' gives; use it or pass coords.detach()"
         )
+    asked, width = backend, max(query.shape[-1], value.shape[-1])
     if backend == "auto":
-        backend = _choose(query)
+        backend = _choose(query.device, query.dtype, width)
     elif backend == "native":
         check_supported(query.device, query.dtype)
+    elif backend == "triton":
+        triton_backend.check_supported(query.device, query.dtype, width)
     if backend != "native" or return_weights or query.numel() == 0:
         check_values(x, bias)  # the kernel finds these itself, but not where there is nothing to compute
+    if backend == "triton" and query.numel() == 0:
+        backend = "chunked"
     dtype = query.dtype
     x = widen(x)
     if key_embed is None and query_embed is None and value_embed is None:
@@ -124,19 +131,39 @@ def das_attention(
         z = native(x, settings)
         return z if z.dtype is dtype else z.to(dtype)
     with torch.autocast(query.device.type, enabled=False):
+        if backend == "triton" and not return_weights:
+            if (reason := triton_trust.distrust(x, settings)) is None:
+                return triton_backend.fused(x, settings).to(dtype)
+            _refuse(reason, asked)
+            backend = "chunked"
         if backend == "chunked" and not return_weights:
             return chunked(x, settings).to(dtype)
         z, weights = (reference if backend == "reference" else dense)(x, settings)
     return (z.to(dtype), weights.to(dtype)) if return_weights else z.to(dtype)
 
 
-def _choose(query: Tensor) -> str:
-    if query.device.type != "cpu" or query.dtype == torch.float64:
+def _choose(device: torch.device, dtype: torch.dtype, width: int) -> str:
+    if device.type == "cuda" and triton_backend.unsupported(device, dtype, width) is None:
+        return "triton"
+    if device.type != "cpu" or dtype == torch.float64:
         return "chunked"
     if available():
         return "native"
     _report_missing()
     return "chunked"
+
+
+def _refuse(reason: str, asked: str) -> None:
+    """Who asked for the Triton kernels gets an error; `auto` warns once and goes on with 'chunked'."""
+    told = f"the Triton kernels are not used: {reason}. Please report what `dasmil doctor --device cuda` prints"
+    if asked == "triton":
+        raise BackendError(f"{told}; backend='chunked' works")
+    _warn_once(f"{told}; using the slower backend 'chunked'")
+
+
+@functools.cache
+def _warn_once(told: str) -> None:
+    warnings.warn(told, RuntimeWarning, stacklevel=4)
 
 
 @functools.cache

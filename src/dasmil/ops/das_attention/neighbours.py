@@ -50,20 +50,37 @@ def near_blocks(pairs: Pairs, block: int) -> Iterator[Corner]:
             yield from _cut(slice(item, item + 1), first, last, columns, block // columns.numel())
 
 
+def near_stretches(pairs: Pairs, stretch: int) -> tuple[Tensor, Tensor]:
+    """For each stretch of instances the stretches that hold something it may see; `pairs` are in order.
+
+    Those of stretch s of batch entry i are near[starts[i * count + s] : starts[i * count + s + 1]]; int32.
+    """
+    counts, near = [], []
+    for item in range(pairs.coords.shape[0]):
+        stretches = _Stretches(pairs, item, stretch)
+        for first in range(0, len(stretches.each), 1024):
+            found = stretches.near_each_other(slice(first, first + 1024))
+            counts.append(found.sum(1))
+            near.append(found.nonzero()[:, 1])
+    starts = torch.nn.functional.pad(torch.cat(counts).cumsum(0), (1, 0))
+    return starts.to(torch.int32), torch.cat(near).to(torch.int32)
+
+
 def _cut(batch: slice, first: int, last: int, columns: Tensor | None, rows: int) -> Iterator[Corner]:
     for row in range(first, last, max(1, rows)):
         yield Corner(batch, slice(row, min(row + max(1, rows), last)), columns)
 
 
 class _Stretches:
-    """Boxes around the stretches of STRETCH instances of one batch entry."""
+    """Boxes around the stretches of instances of one batch entry."""
 
-    def __init__(self, pairs: Pairs, item: int) -> None:
+    def __init__(self, pairs: Pairs, item: int, stretch: int | None = None) -> None:
+        stretch = stretch or STRETCH
         assert pairs.reach is not None
         self.coords, self.reach = pairs.coords[item], pairs.reach[item] * 1.00001  # room for roundings
         self.section = None if pairs.section is None else pairs.section[item]
         n = self.coords.shape[0]
-        self.each = torch.arange(-(-n // STRETCH) * STRETCH, device=self.coords.device).view(-1, STRETCH)
+        self.each = torch.arange(-(-n // stretch) * stretch, device=self.coords.device).view(-1, stretch)
         inside = self.each.clamp(max=n - 1)
         self.low, self.high = self.coords[inside].amin(1), self.coords[inside].amax(1)
         if self.section is not None:
@@ -79,3 +96,13 @@ class _Stretches:
             near |= self.first < 0
         columns = self.each[near].flatten()
         return columns[columns < self.coords.shape[0]]
+
+    def near_each_other(self, some: slice) -> Tensor:
+        """[some, all]: whether something of one stretch lies within the radius of something of the other."""
+        low, high = self.low[some, None], self.high[some, None]
+        gap = torch.maximum(self.low - high, low - self.high).clamp_(min=0).square_().sum(-1)
+        near = gap <= self.reach
+        if self.section is not None:
+            near &= (self.first <= self.last[some, None]) & (self.last >= self.first[some, None])
+            near |= (self.first < 0) | (self.first[some, None] < 0)
+        return near
