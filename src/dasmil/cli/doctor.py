@@ -1,4 +1,4 @@
-"""`dasmil doctor`: find what is wrong with a folder of features before training on it."""
+"""`dasmil doctor`: find what is wrong with a folder of features before training on it, or with a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = App(name="doctor", help="Check a folder of features, and its label table, 
 
 @app.default
 def doctor(
-    bags: Path,
+    bags: Path | None = None,
     *,
     labels: Path | None = None,
     slide_table: Path | None = None,
@@ -27,11 +27,15 @@ def doctor(
     mpp: str | None = None,
     tile_um: float | None = None,
     scale_table: Path | None = None,
+    device: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Check a folder of features, and its label table, before training. Exit code 1 if anything is wrong.
 
     Example: dasmil doctor features/ --labels labels.csv --mpp 0.25
+
+    With --device instead of a folder: is the attention operator right on this device, and how fast is it? Prints one
+    block to paste into an issue. Example: dasmil doctor --device cuda
 
     Parameters
     ----------
@@ -47,15 +51,22 @@ def doctor(
         Edge of a tile in micrometres, where the files do not say.
     scale_table
         CSV with slide and any of mpp, tile_um, width_px, height_px, for slides that differ.
+    device
+        Check this device (cuda, cuda:1, mps, cpu) instead of a folder: every backend of the operator against chunked in
+        float64, output and gradients, and a table of speeds. Takes a few minutes, most of them to compile kernels.
     json
         Print everything as JSON instead of a table.
     """
+    if device is not None:
+        return _check_device(device, bags, json)
     from dasmil.data.doctor import Checkup, check_bags
     from dasmil.data.labels import read_labels
     from dasmil.data.scale import read_scales
     from dasmil.data.tables import is_table
     from dasmil.errors import InputError
 
+    if bags is None:
+        raise InputError("nothing to check: give a folder of features, or --device cuda to check a GPU")
     if is_table(bags):
         raise InputError(
             f"{bags} is a table of cells, but the doctor checks folders of feature files: give it to dasmil train as "
@@ -77,6 +88,18 @@ def doctor(
     else:
         _print(checkup)
     return 0 if checkup.healthy else 1
+
+
+def _check_device(device: str, bags: Path | None, json: bool) -> int:
+    from dasmil.bench.device import check_device
+    from dasmil.devices import choose_device
+    from dasmil.errors import InputError
+
+    if bags is not None:
+        raise InputError(f"--device checks a device, {bags} is a folder of features: give one of them")
+    report = check_device(choose_device(device))
+    print(json_module.dumps(report.as_json(), indent=2) if json else f"```\n{report.text()}\n```")
+    return 0 if report.agrees else 1
 
 
 def _shown(steps, quiet: bool):
