@@ -15,7 +15,7 @@ from dasmil.types import Bag
 N, F = 9, 6
 EXACT = [
     "max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "das-mil",
-    "sa-alibi", "sa-rope", "clam-sb", "clam-mb", "dsmil", "dtfd-mil",
+    "sa-alibi", "sa-rope", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "sm-abmil", "psa-mil", "camil", "rrt-mil",
 ]  # fmt: skip
 
 

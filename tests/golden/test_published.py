@@ -1,7 +1,8 @@
 """Models of the field against the numbers of their authors' programs (float64, evaluation mode, dropout off).
 
 ``published.json`` holds, per entry, the parameters in the program's order under our names and with its shapes ("a|b":
-the rows of one tensor are those of several of ours; "a@2": rows of ours from several of theirs, this is the third),
+the rows of one tensor are those of several of ours; "a@2": rows of ours from several of theirs, this is the third;
+"a^T": theirs is stored transposed),
 what it was asked and what it computed. Inputs and parameters are given by formula:
 
 - instances i = 0 .. n - 1, features sin(0.7 i + 0.3 j + 0.1 i j), centres
@@ -28,6 +29,7 @@ from torch.nn import functional as F
 from dasmil import create_model
 from dasmil.models import MILModel
 from dasmil.models.clam import svm_loss
+from dasmil.models.psa_mil import PSAMIL
 from dasmil.types import Output
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text())
@@ -70,20 +72,82 @@ def ilra(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, A
     return "ilra-mil", {ours: given[theirs] for ours, theirs in names.items()}
 
 
-OPTIONS = {"clam": clam, "dsmil": dsmil, "dtfd": dtfd, "ilra": ilra}
+def transformer(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    names = {"features": "embed_dim", "heads": "num_heads", "layers": "num_attention_layers", "mlp": "encoder_mlp_dim"}
+    return "transformer-mil", {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
 
 
-def bag(n: int, features: int = 32) -> tuple[Tensor, Tensor]:
+def stamp(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The running mean of distances is our distance_scale; a mask hides the class token from the instances."""
+    names = {"features": "dim_model", "heads": "n_heads", "layers": "n_layers", "mlp": "dim_feedforward"}
+    alibi = {"alibi": "after", "distance_scale": 57.0} if given["use_alibi"] else {"alibi": "none"}
+    return "stamp-vit", {o: given[t] for o, t in names.items()} | alibi | {"token_seen": case.endswith("_nomask")}
+
+
+def long_mil(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "long-mil", {"step": 896.0, "local_heads": "first"}
+
+
+def psa(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    decay = {"Gaussian": "gaussian", "Exponential": "exponential", "InverseQuadratic": "inverse-quadratic"}
+    return "psa-mil", {"decay": decay[given["decay"]], "layers": given["depth"], "tile": 28.0}
+
+
+def sm_abmil(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    alpha = None if given["sm_alpha"] == "trainable" else given["sm_alpha"]
+    options = {"where": given["sm_where"], "mode": given["sm_mode"], "alpha": alpha}
+    return "sm-abmil", {**options, "hidden": 16, "radius": 60.0, "swapped": True}
+
+
+def patch_gcn(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "patch-gcn", {"features": 16, "n_classes": 4, "neighbours": given["neighbours"]}
+
+
+def camil(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    names = {"heads": "heads", "head_features": "dim_head", "landmarks": "landmarks", "hidden": "pool_dim"}
+    options = {ours: given[theirs] for ours, theirs in names.items()}
+    return "camil", {**options, "local_features": given["local_attention_dim"], "fusion": "program"}
+
+
+def wikg(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    pool = {"attn": "attention"}.get(given["pool"], given["pool"])
+    return "wikg", {"features": 16, "join": given["agg_type"], "pooling": pool, "product_of_sums": True}
+
+
+def rrt(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    names = {"regions": "region_num", "kernel": "epeg_k", "representatives": "crmsa_k", "cross_heads": "crmsa_heads"}
+    names |= {"cross_mlp": "crmsa_mlp", "shortcut": "all_shortcut"}
+    return "rrt-mil", {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
+
+
+OPTIONS = {
+    "clam": clam, "dsmil": dsmil, "dtfd": dtfd, "ilra": ilra, "transformer-mil-lab": transformer, "stamp": stamp,
+    "long-mil": long_mil, "psa": psa, "sm-abmil": sm_abmil, "patch-gcn": patch_gcn, "camil": camil, "wikg": wikg,
+    "rrt": rrt,
+}  # fmt: skip
+
+
+def bag(entry: str, case: str) -> tuple[Tensor, Tensor]:
+    n, features = GOLDEN[entry]["cases"][case]["n"], inputs_of(entry)
     i, j = torch.arange(n, dtype=torch.float64), torch.arange(features, dtype=torch.float64)
     x = torch.sin(0.7 * i[:, None] + 0.3 * j + 0.1 * i[:, None] * j)
-    return x, torch.stack([128 + 90 * torch.sin(1.3 * i), 128 + 90 * torch.cos(2.1 * i)], dim=1)
+    coords = torch.stack([128 + 90 * torch.sin(1.3 * i), 128 + 90 * torch.cos(2.1 * i)], dim=1)
+    return x, coords * (64 if case.endswith("_far") else 40 if case.endswith("_near") else 1)
+
+
+def inputs_of(entry: str) -> int:
+    return 512 if entry == "camil" else 32
+
+
+def one_logit(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if entry.endswith("1logit") or GOLDEN[entry]["source"] in ("psa", "camil", "sm-abmil"):
+        monkeypatch.setattr(MILModel, "logits_asked", 1, raising=False)
 
 
 def model_by_formula(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> MILModel:
     name, options = options_of(entry, case)
-    if entry.endswith("1logit"):
-        monkeypatch.setattr(MILModel, "logits_asked", 1, raising=False)
-    model = create_model(name, in_features=32, **options).double().eval()
+    one_logit(entry, monkeypatch)
+    model = create_model(name, in_features=inputs_of(entry), **options).double().eval()
     parameters = dict(model.named_parameters())
     filled: dict[str, int] = {}
     for t, (place, shape) in enumerate(GOLDEN[entry]["parameters"]):
@@ -91,7 +155,9 @@ def model_by_formula(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> 
         values = torch.sin(0.37 * torch.arange(math.prod(shape), dtype=torch.float64) + t + 1) / math.sqrt(fan)
         if place in GOLDEN[entry].get("exceptions", {}):
             values = torch.tensor(GOLDEN[entry]["exceptions"][place], dtype=torch.float64)
-        names = place.split("|")
+        if place.endswith("^T"):
+            values = values.view(shape).T
+        names = place.removesuffix("^T").split("|")
         for own, part in zip(names, values.reshape(-1).chunk(len(names)), strict=True):
             own, _, number = own.partition("@")
             start = int(number or 0) * part.numel()
@@ -104,7 +170,7 @@ def model_by_formula(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def run(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Output, Tensor, Tensor]:
     """The output, the gradient of the logit of class 1, and the features."""
-    features, coords = bag(GOLDEN[entry]["cases"][case]["n"])
+    features, coords = bag(entry, case)
     features.requires_grad_()
     output = model_by_formula(entry, case, monkeypatch)(features, coords)
     logit = output.logit.reshape(-1)
@@ -125,8 +191,9 @@ def test_output_and_gradient(entry: str, case: str, monkeypatch: pytest.MonkeyPa
         if name in expected:
             weights = torch.tensor(expected[name], dtype=torch.float64)
             weights = weights.softmax(-1) if name == "attention_raw" else weights
-            predicted = 0 if len(weights) == 1 else int(output.logit.argmax())
-            close(output.instance_scores, weights[predicted] if weights.ndim == 2 else weights)
+            if weights.ndim == 2:  # one row for each branch
+                weights = weights[0 if len(weights) == 1 else int(output.logit.argmax())]
+            close(output.instance_scores, weights)
 
 
 @pytest.mark.parametrize(("entry", "case"), [(e, c) for e, c in CASES if e.startswith("clam")])
@@ -167,6 +234,23 @@ def test_two_tiers_of_dtfd(entry: str, case: str, monkeypatch: pytest.MonkeyPatc
     close(F.cross_entropy(output.logit[None], one[:1]), expected["loss2_label1"])
 
 
+@pytest.mark.parametrize(("entry", "case"), [(e, c) for e, c in CASES if e.startswith("psa")])
+def test_lengths_of_psa(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    features, coords = bag(entry, case)
+    model = model_by_formula(entry, case, monkeypatch)
+    assert isinstance(model, PSAMIL)
+    output = model(features, coords)
+    assert [row["neighbours"] for row in model.learned_radii()] == expected["local_count"]
+    close(output.aux_loss, -0.001 * expected["diversity_entropy"])
+    if "grad_lambda" in expected and GOLDEN[entry]["options"]["depth"] == 1:
+        share = model.get_parameter("aggregator.blocks.0.attention.share")
+        close(torch.autograd.grad(output.logit, share)[0], expected["grad_lambda"])
+    name, options = options_of(entry, case)
+    fresh = create_model(name, in_features=32, **options).get_parameter("aggregator.blocks.0.attention.share")
+    assert fresh.tolist() == pytest.approx(GOLDEN[entry]["init_lambda"], abs=1e-6)
+
+
 COUNTED = [(entry, key) for entry, found in GOLDEN.items() for key in found.get("counts", {})]
 
 
@@ -175,10 +259,11 @@ def test_parameter_counts(entry: str, key: str, monkeypatch: pytest.MonkeyPatch)
     """The published sizes, at two classes with a logit each."""
     given = GOLDEN[entry]
     name, options = options_of(entry, next(iter(given["cases"])))
-    if entry.endswith("1logit"):
-        monkeypatch.setattr(MILModel, "logits_asked", 1, raising=False)
-    kept = ("value_layer",)
+    one_logit(entry, monkeypatch)
+    kept = ("value_layer", "alibi", "join", "pooling", "kernel", "representatives", "cross_mlp")
     options = {k: v for k, v in options.items() if k in kept}
+    if "mlp2048" in key:
+        options["mlp"] = 2048
     size = int(key.removeprefix("in").split("_")[0])
     model = create_model(name, in_features=size, **options)
     assert sum(p.numel() for p in model.parameters()) == given["counts"][key]

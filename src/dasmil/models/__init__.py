@@ -9,6 +9,7 @@ import torch
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.ab_mil import ABMIL, GatedABMIL
 from dasmil.models.base import MILModel
+from dasmil.models.camil import CAMIL
 from dasmil.models.clam import CLAMMB, CLAMSB
 from dasmil.models.das_mil import DASMIL
 from dasmil.models.disc_rel_sa import DiscRelSA
@@ -16,16 +17,24 @@ from dasmil.models.dsmil import DSMIL
 from dasmil.models.dtfd import DTFDMIL
 from dasmil.models.gnn import GAT, GCN
 from dasmil.models.ilra import ILRAMIL
+from dasmil.models.long_mil import LongMIL
 from dasmil.models.mil_gnn import MILGNN, MILGNNDS
+from dasmil.models.patch_gcn import PatchGCN
 from dasmil.models.pooling import MaxPool, MeanPool
 from dasmil.models.presets import PRESETS
+from dasmil.models.psa_mil import PSAMIL
+from dasmil.models.rrt_mil import RRTMIL
 from dasmil.models.sa import SA
 from dasmil.models.sa_distance import SAAlibi, SARope
 from dasmil.models.sa_position import SAAxial, SAFourier
 from dasmil.models.set_transformer import ISetTransformer, SetTransformer
 from dasmil.models.slide_transformer import SlideTransformer
+from dasmil.models.sm_abmil import SmABMIL
+from dasmil.models.stamp_vit import StampViT
 from dasmil.models.storage import read_model
+from dasmil.models.transformer_mil import TransformerMIL
 from dasmil.models.transmil import TransMIL
+from dasmil.models.wikg import WiKG
 
 MODELS: dict[str, type[MILModel]] = {
     "max-pool": MaxPool,
@@ -52,6 +61,15 @@ MODELS: dict[str, type[MILModel]] = {
     "dsmil": DSMIL,
     "dtfd-mil": DTFDMIL,
     "ilra-mil": ILRAMIL,
+    "transformer-mil": TransformerMIL,
+    "stamp-vit": StampViT,
+    "long-mil": LongMIL,
+    "psa-mil": PSAMIL,
+    "sm-abmil": SmABMIL,
+    "patch-gcn": PatchGCN,
+    "camil": CAMIL,
+    "wikg": WiKG,
+    "rrt-mil": RRTMIL,
 }
 
 MOST_PARAMETERS = 500_000_000

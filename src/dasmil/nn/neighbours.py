@@ -1,0 +1,54 @@
+"""Who is near whom, from a tree: no matrix of pairs is ever made."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+from torch import Tensor
+
+
+def nearest(coords: Tensor, k: int, section: Tensor | None = None) -> Tensor:
+    """The k nearest instances of each [n, k], itself first; -1 where its section has fewer. Which of two that are
+    equally far comes first is left open.
+    """
+    places, found = _places(coords), np.full((len(coords), k), -1, dtype=np.int64)
+    for members in _sections(section, len(coords)):
+        own = places[members]
+        count = min(k, len(members))
+        index = KDTree(own).query(own, k=count)[1].reshape(len(members), count)
+        found[np.ix_(members, np.arange(count))] = members[_self_first(index)]
+    return torch.from_numpy(found).to(coords.device)
+
+
+def pairs_within(coords: Tensor, radius: float, section: Tensor | None = None) -> Tensor:
+    """All pairs of two different instances at most ``radius`` apart, both ways [2, pairs], ordered by the first."""
+    places, found = _places(coords), []
+    for members in _sections(section, len(coords)):
+        found.append(members[KDTree(places[members]).query_pairs(radius, output_type="ndarray").reshape(-1, 2)])
+    pairs = np.concatenate(found) if found else np.empty((0, 2), dtype=np.int64)
+    both = np.concatenate([pairs, pairs[:, ::-1]])
+    return torch.from_numpy(both[np.argsort(both[:, 0], kind="stable")].T.copy()).to(coords.device)
+
+
+def _places(coords: Tensor) -> NDArray[np.float64]:
+    return coords.detach().double().cpu().numpy()
+
+
+def _sections(section: Tensor | None, n: int) -> list[NDArray[np.int64]]:
+    """The instances of each section."""
+    if section is None:
+        return [np.arange(n)]
+    numbers = section.cpu().numpy()
+    return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+
+
+def _self_first(index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of neighbours that begin with the row's own number, also where another instance lies at the same place."""
+    own = np.arange(len(index))[:, None]
+    index = index.copy()
+    lost = ~(index == own).any(1)
+    index[lost, -1] = own[lost, 0]
+    order = np.argsort(index != own, axis=1, kind="stable")
+    return np.take_along_axis(index, order, 1)
