@@ -118,6 +118,21 @@ def test_best_validation_epoch_is_kept_and_training_stops_early():
     assert len(seen) < 12 or max(run.epoch for run in runs) > 8
 
 
+def test_a_run_that_fitted_is_not_started_again_because_validation_kept_an_early_epoch():
+    generator = torch.Generator().manual_seed(0)
+    noise = [
+        Bag(torch.randn(len(b), 4, generator=generator), b.coords, "um", b.bag_id, label=b.label)
+        for b in (*toy_bags(8), *toy_bags(8, seed=1, prefix="val"))
+    ]
+    settings = {"epochs": 60, "lr": 2e-2, "starts": 1, "restarts": 1, "enough": 0.0, "schedule": "constant"}
+    run = dasmil.fit("das-mil", noise[:8], noise[8:], selection="best-val", **settings)[0]
+    assert run.history[-1]["train_loss"] < 0.1  # learned by heart at the end
+    assert run.epoch < 60
+    assert run.train_loss > 0.25 * np.log(2)  # the kept epoch alone would count as stuck
+    assert run.fitted
+    assert len(run.attempts) == 1
+
+
 def test_best_val_needs_every_class_to_compare_auroc():
     train, val = toy_bags(8), [b for b in toy_bags(8, seed=9, prefix="val") if b.label == 1]
     for monitor in ("auroc", "balanced_accuracy"):
@@ -334,6 +349,38 @@ def test_jitter_moves_digits_but_keeps_range_and_randomness():
     assert (rows - 13.5).abs().max() < 3.0
     with pytest.raises(InputError, match="needs pictures"):
         jitter_digits(torch.zeros(3, 4))
+
+
+def test_progress_is_shown_thinned_out_or_not_at_all(capsys, monkeypatch):
+    arguments = {"epochs": 100, "model_options": {"encoder": "identity"}, "enough": 0.0}
+    run = dasmil.fit("mean-pool", toy_bags(4), **arguments)[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("epoch 1/100  loss ")
+    assert lines[-1].startswith("epoch 100/100  loss ")
+    assert len(lines) == 21
+    dasmil.fit("mean-pool", toy_bags(4), progress=False, **arguments)
+    dasmil.fit("mean-pool", toy_bags(4), on_epoch=lambda _: None, **arguments)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    dasmil.fit("mean-pool", toy_bags(4), **{**arguments, "epochs": 3})
+    shown = capsys.readouterr().err
+    assert [line.split("  ")[0] for line in shown.split("\r")] == ["", "epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert shown.endswith("left\n")
+    assert repr(run) == f"TrainedRun(mean-pool, seed 0, epoch 100, training loss {run.train_loss:.3f}, not fitted)"
+
+
+def test_without_validation_bags_only_held_out_bags_prove_a_run(tmp_path):
+    bags = [Bag(b.features + b.label, b.coords, "um", b.bag_id, label=b.label) for b in toy_bags(12)]
+    arguments = {"epochs": 30, "lr": 0.1, "model_options": {"encoder": "identity"}, "progress": False}
+    dasmil.fit("mean-pool", bags, out=tmp_path / "run", **arguments)
+    run = dasmil.Run.read(tmp_path / "run")
+    assert run.seeds[0].status["fitted"] is True
+    assert run.seeds[0].status["held_out_evidence"] is False
+    assert run.summary["unproven_seeds"] == [0]
+    assert repr(run) == f"Run({str(tmp_path / 'run')!r}, mean-pool, 1 seed)"
+    val = [Bag(b.features, b.coords, "um", f"val/{b.bag_id}", label=b.label) for b in bags]
+    dasmil.fit("mean-pool", bags, val, out=tmp_path / "val", **arguments)
+    assert dasmil.Run.read(tmp_path / "val").summary["unproven_seeds"] == []
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def test_the_planted_distance_is_found_with_default_settings(planted):
         assert 360 < run.model.learned_distances()[0]["midpoint"] < 572
         assert run.fitted
         assert run.attempts[0].held_out["chance"] < 0.05
+        assert run.proven
 
 
 def test_the_users_model_takes_features_as_they_are(planted, tmp_path):

@@ -78,11 +78,11 @@ def _measure(tiles: int, threads: int) -> Figures:
         return Bag(features, torch.rand(n, 2, generator=generator) * 20_000, "um", f"bag-{n}-{label}", label=label)
 
     small = [bag(16, 0), bag(16, 1)]
-    fit("das-mil", small, preset="camelyon16", epochs=1, restarts=0, starts=1)
+    fit("das-mil", small, preset="camelyon16", epochs=1, restarts=0, starts=1, progress=False)
     base = peak_memory()
     bags = [bag(tiles, 1), small[0]]
     started = time.perf_counter()
-    runs = fit("das-mil", bags, preset="camelyon16", epochs=1, restarts=0, starts=1)
+    runs = fit("das-mil", bags, preset="camelyon16", epochs=1, restarts=0, starts=1, progress=False)
     seconds = time.perf_counter() - started
     return Figures(tiles, peak_memory() / 1e9, base / 1e9, seconds, runs[0].train_loss)
 

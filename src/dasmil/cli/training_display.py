@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dasmil.study.progress import epoch_line
+from dasmil.train.progress import epoch_line, worth_a_line
 from dasmil.vocabulary import METRICS
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """One live line on a terminal, one plain line an epoch otherwise; on standard error."""
+    """One live line on a terminal, about twenty plain lines an attempt otherwise; on standard error."""
 
     def __init__(self, prefix: str = "") -> None:
         from rich.console import Console
@@ -40,7 +40,7 @@ class Display:
         line = self._prefix + epoch_line(progress)
         if self._status:
             self._status.update(line)
-        else:
+        elif worth_a_line(progress):
             print(line, file=sys.stderr, flush=True)
 
 
@@ -84,6 +84,11 @@ def print_summary(summary: Mapping[str, Any], classes: int) -> None:
     if summary["stuck_seeds"]:
         names = seed_names(summary["stuck_seeds"])
         console.print(f"Did not fit the training bags: {names} (counted above; see status.json).")
+    if summary.get("unproven_seeds"):
+        console.print(
+            f"Fitted the training bags, but no bags outside of them say that more was found: "
+            f"{seed_names(summary['unproven_seeds'])} (give validation bags, or --folds)."
+        )
     if summary.get("chance_seeds"):
         console.print(
             f"Fitted the training bags, but not told from chance on the validation bags: "

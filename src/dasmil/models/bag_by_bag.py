@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from dasmil.models.base import Aggregated
 from dasmil.nn import Linear
+from dasmil.nn.draws import drawing_alone
 
 
 class BagByBag(nn.Module):
@@ -28,8 +29,12 @@ class BagByBag(nn.Module):
         ]
         if any(isinstance(m, Linear) and m.weight.ndim == 3 for m in self.modules()):
             state = dict(self.named_parameters()) | {name: b for name, b in self.named_buffers() if b.ndim}
-            runs = [{name: tensor[run] for name, tensor in state.items()} for run in range(len(z))]
-            return _stack([torch.func.functional_call(self, own, bag) for own, bag in zip(runs, given, strict=True)])
+            found = []
+            for run, bag in enumerate(given):
+                with drawing_alone(run):
+                    own = {name: tensor[run] for name, tensor in state.items()}
+                    found.append(torch.func.functional_call(self, own, bag))
+            return _stack(found)
         return _stack([BagByBag.forward(self, *bag) for bag in given])
 
     def _real(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:

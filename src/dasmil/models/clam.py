@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Probability, Size
 from dasmil.nn import Linear
+from dasmil.nn.draws import dropout
 from dasmil.nn.linear import per_run
 from dasmil.types import Output
 
@@ -57,7 +58,7 @@ class CLAMAggregator(nn.Module):
         self.classes, self.instance_weight, self.subtyping = classes, weight, subtyping
 
     def _drop(self, x: Tensor, p: float) -> Tensor:
-        return F.dropout(x, p, self.training)
+        return dropout(x, p, self.training)
 
     def attend(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """h [..., n, features], scores [..., branches, n] and attention, their softmax."""

@@ -6,11 +6,11 @@ import math
 from typing import Unpack
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Probability, Size
 from dasmil.nn import Linear
+from dasmil.nn.draws import dropout
 
 
 class DSMILAggregator(nn.Module):
@@ -44,7 +44,7 @@ class DSMILAggregator(nn.Module):
             scores = scores.masked_fill(~mask.unsqueeze(-2), float("-inf"))
         v = z
         if self.value is not None:
-            v = self.value(F.dropout(z, self.dropout, self.training)).relu()
+            v = self.value(dropout(z, self.dropout, self.training)).relu()
         return logits, scores.softmax(-1), v
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:

@@ -11,6 +11,7 @@ from dasmil.models.bag_by_bag import BagByBag
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Size
 from dasmil.nn import Linear
+from dasmil.nn.draws import permutation
 
 Distil = Literal["afs", "max", "max-min", "mas"]
 Split = Literal["random", "blocks"]
@@ -52,7 +53,7 @@ class DTFDAggregator(BagByBag):
         """The instances of each pseudo-bag; at random while training, else every ``groups``-th one, always the same."""
         if self.split == "random" and not self.training:
             return [torch.arange(n, device=device)[g :: self.groups] for g in range(self.groups)]
-        order = torch.randperm(n) if self.split == "random" else torch.arange(n)
+        order = permutation(n) if self.split == "random" else torch.arange(n)
         return list(order.to(device).tensor_split(self.groups))
 
     def bag(self, z: Tensor, coords: Tensor, section: Tensor | None) -> Aggregated:

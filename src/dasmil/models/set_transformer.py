@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Probability, Size
 from dasmil.nn import Linear
+from dasmil.nn.draws import dropout
 from dasmil.nn.linear import per_run
 
 
@@ -99,9 +100,9 @@ class SetAggregator(nn.Module):
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         for block in self.blocks:
             z = block(z, mask)
-        z = F.dropout(z, self.dropout, self.training)
+        z = dropout(z, self.dropout, self.training)
         pooled, weights = self.pooling.with_weights(self.seed(z.shape[:-2]), z, mask)
-        pooled = F.dropout(pooled.squeeze(-2), self.dropout, self.training)
+        pooled = dropout(pooled.squeeze(-2), self.dropout, self.training)
         return Aggregated(pooled, instance_scores=weights.squeeze(-2))
 
 

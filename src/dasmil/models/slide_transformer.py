@@ -13,6 +13,7 @@ from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Length, Probability, Size
 from dasmil.nn import Linear
 from dasmil.nn.attention import join, register
+from dasmil.nn.draws import attention_seed, dropout
 from dasmil.nn.linear import per_run
 from dasmil.nn.nystrom import LayerNorm
 from dasmil.nn.recompute import again_in_backward
@@ -51,14 +52,15 @@ class Block(nn.Module):
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in self.qkv(self.norm1(x)).chunk(3, -1)
         )
+        p = self.dropout if self.training else 0.0
         z = das_attention(
             q, k, v, coords, bias="linear", bias_scale=per_run(self.slopes, 1, x.shape[:-2]), scale=q.shape[-1] ** -0.5,
             distance_scale=distance_scale, radius=radius, mask=mask, section=section,
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=p, dropout_seed=attention_seed() if p else None,
         )  # fmt: skip
         assert isinstance(z, Tensor)
-        x = x + F.dropout(self.out(join(z)), self.dropout, self.training)
-        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.dropout, self.training)
+        x = x + dropout(self.out(join(z)), self.dropout, self.training)
+        return x + dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.dropout, self.training)
 
 
 class TransformerAggregator(nn.Module):

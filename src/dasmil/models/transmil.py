@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Probability, Range
 from dasmil.nn import Linear
+from dasmil.nn.draws import Dropout, drawing_alone
 from dasmil.nn.linear import per_run
 from dasmil.nn.nystrom import LayerNorm, depthwise, short_nystrom
 
@@ -31,8 +32,8 @@ class TransLayer(nn.Module):
             heads=8,
             num_landmarks=features // 2,
             pinv_iterations=6,
-            dropout=dropout,
         )
+        self.attention.to_out[1] = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x_norm = self.norm(x)
@@ -75,13 +76,12 @@ class TransMILAggregator(nn.Module):
             return Aggregated(self._bags(z))
         if self.token.ndim > 3:  # stacked runs, each with its own parameters
             parameters = dict(self.named_parameters())
-            pooled = [
-                torch.func.functional_call(
-                    self, {name: p[run] for name, p in parameters.items()},
-                    (z[run], coords[run], None if mask is None else mask[run], None),
-                ).embedding
-                for run in range(len(z))
-            ]  # fmt: skip
+            pooled = []
+            for run in range(len(z)):
+                own = {name: p[run] for name, p in parameters.items()}
+                bag = (z[run], coords[run], None if mask is None else mask[run], None)
+                with drawing_alone(run):
+                    pooled.append(torch.func.functional_call(self, own, bag).embedding)
             return Aggregated(torch.stack(pooled))
         bags = z.reshape(-1, *z.shape[-2:])
         masks = [None] * len(bags) if mask is None else mask.reshape(-1, mask.shape[-1])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dasmil.errors import InputError, unknown_name
+from dasmil.nn.draws import attention_seed
 from dasmil.nn.linear import Linear, per_run
 from dasmil.ops import rotate
 from dasmil.ops.das_attention import BIASES, PHI, das_attention
@@ -64,9 +65,10 @@ class AttentionHeads(nn.Module):
 
         return split(self.query(x)), split(self.key(x)), split(self.value(x))
 
-    @property
-    def dropout_now(self) -> float:
-        return self.dropout if self.training else 0.0
+    def dropout_now(self) -> dict[str, Any]:
+        """What das_attention takes about dropout, in training and outside of it."""
+        p = self.dropout if self.training else 0.0
+        return {"dropout_p": p, "dropout_seed": attention_seed() if p else None}
 
 
 def join(z: Tensor) -> Tensor:
@@ -189,8 +191,7 @@ class DistanceAwareAttention(AttentionHeads):
             query, key, value, coords, theta=mine("theta", 1), beta=mine("beta", 1), key_embed=mine("key_embed", 3),
             query_embed=mine("query_embed", 3), value_embed=mine("value_embed", 3), phi=self.phi, scale=self.scale,
             distance_scale=self.distance_scale, product_term=self.product_term, self_pair=self.self_pair,
-            mask=mask, section=section, dropout_p=self.dropout_now, radius=self.relative_radius,
-            **self.bias_terms(batch),
+            mask=mask, section=section, radius=self.relative_radius, **self.dropout_now(), **self.bias_terms(batch),
         )  # fmt: skip
         assert isinstance(z, Tensor)
         return join(z)

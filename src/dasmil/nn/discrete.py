@@ -53,6 +53,6 @@ class DiscreteDistanceAttention(AttentionHeads):
         z = discrete_attention(
             query, key, value, coords, bins=self.bins, key_table=table("key_embed"), query_table=table("query_embed"),
             value_table=table("value_embed"), scale=self.scale, distance_scale=self.distance_scale,
-            qk_twice=self.qk_twice, self_pair=self.self_pair, mask=mask, section=section, dropout_p=self.dropout_now,
+            qk_twice=self.qk_twice, self_pair=self.self_pair, mask=mask, section=section, **self.dropout_now(),
         )  # fmt: skip
         return join(z)

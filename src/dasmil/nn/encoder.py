@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dasmil.errors import InputError, unknown_name
+from dasmil.nn.draws import channel_dropout, dropout
 from dasmil.nn.linear import Linear
 from dasmil.ops.conv_pool import conv_pool
 
@@ -58,7 +59,7 @@ class LinearReLU(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(F.relu(self.linear(x)), self.dropout, self.training)
+        return dropout(F.relu(self.linear(x)), self.dropout, self.training)
 
 
 class MnistCnn(nn.Module):
@@ -84,10 +85,9 @@ class MnistCnn(nn.Module):
         stacked = self.conv1.weight.ndim == 5
         runs = self.conv1.weight.shape[0] if stacked else 1
         h = self._block(x.reshape(runs, -1, 1, 28, 28), self.conv1, stacked)
-        if self.training:
-            h = F.dropout2d(h.flatten(0, 1), self.channel_dropout).view_as(h)
+        h = channel_dropout(h, self.channel_dropout, self.training)
         h = self._block(h, self.conv2, stacked).flatten(2)
-        h = F.dropout(h, self.dropout, self.training)
+        h = dropout(h, self.dropout, self.training)
         h = F.relu(self.linear(h if stacked else h[0]))
         return h.view(*lead, 32)
 

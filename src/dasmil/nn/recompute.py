@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dasmil.nn.draws import drawing_again
+
 
 def again_in_backward(module: nn.Module, *arguments: Any) -> Tensor:
     """The module's output; its inside is computed again in the backward pass, with the parameters of now.
@@ -29,6 +31,6 @@ def part_again(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
 
 
 def _checked(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    found = checkpoint(function, *arguments, use_reentrant=False)
+    found = checkpoint(drawing_again(function), *arguments, use_reentrant=False)
     assert isinstance(found, Tensor)
     return found

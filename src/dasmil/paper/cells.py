@@ -168,6 +168,7 @@ def run_cell(plan: dict[str, Any], run: str, result: str) -> None:
         resume=resumed,
         tests=held_out(plan["dataset"], plan["protocol"]),
         data={"name": plan["dataset"], "protocol": plan["protocol"]},
+        progress=False,
         **plan["training"],
     )
     # The time of an interrupted cell would leave out what the earlier process did.

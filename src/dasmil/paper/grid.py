@@ -122,7 +122,13 @@ def run_grid_unit(plan: dict[str, Any], result: str) -> None:
     specs = [RunSpec(plan["seed"], lr, wd) for lr, wd in itertools.product(plan["lr"], plan["weight_decay"])]
     train = load_dataset(plan["dataset"], protocol=plan["protocol"], split="train")
     runs = fit(
-        plan["model"], train, runs=specs, preset=plan["preset"], model_options=plan["options"], **plan["training"]
+        plan["model"],
+        train,
+        runs=specs,
+        preset=plan["preset"],
+        model_options=plan["options"],
+        progress=False,
+        **plan["training"],
     )
     labels, logits = {}, {}
     for name, bags in held_out(plan["dataset"], plan["protocol"]).items():

@@ -94,7 +94,7 @@ class Seed:
         return self.status.get("learned_distances") or []
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """A finished run directory. seeds: its models by seed; of a cross-validation they are in `folds`, one run each."""
 
@@ -124,6 +124,10 @@ class Run:
             if not seed.model_file.is_file():
                 raise DataError(f"{seed.model_file} is missing: finish the run with dasmil train ... --resume")
         return cls(folder, config, seeds)
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.folds)} folds" if self.folds else f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
+        return f"Run({str(self.path)!r}, {self.config['model']['name']}, {parts})"
 
     @cached_property
     def data(self) -> DataRecord:

@@ -128,6 +128,7 @@ class Summary(_Record):
     seeds: list[int]
     stuck_seeds: list[int] | list[str]
     chance_seeds: NotRequired[list[int] | list[str]]
+    unproven_seeds: NotRequired[list[int]]
     selection: str
     folds: NotRequired[int]
 
@@ -139,6 +140,7 @@ class SeedStatus(_Record):
     lr: NotRequired[float]
     fitted: NotRequired[bool]
     reason: NotRequired[str]
+    held_out_evidence: NotRequired[bool]
     train_loss: NotRequired[Number]
     epoch: NotRequired[int]
     restarts: NotRequired[int]

@@ -134,7 +134,7 @@ def _train_final(model: str, rounds: Sequence[Round], final: Mapping[int, tuple[
         part = rounds[number]
         fit(
             model, part.train, part.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset, out=folder,
-            resume=True, tests=part.tests, data=part.data, **chosen.training,
+            resume=True, tests=part.tests, data=part.data, progress=False, **chosen.training,
         )  # fmt: skip
 
 

@@ -199,8 +199,7 @@ class Journal:
     def waiting(self, grid: Mapping[str, Sequence[Any]]) -> list[list[dict[str, Any]]]:
         """Settings that are not finished, in the parts that train together.
 
-        Runs draw random numbers together, so a score depends on its part. Whole parts finish: what is left after an
-        interruption, on any engine, falls into the same parts as before.
+        A run does not depend on its company, so a score does not depend on its part.
         """
         done, groups = self.finished(), dict[str, list[dict[str, Any]]]()
         for combination in _combinations(grid):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dasmil.errors import InputError
+from dasmil.models.base import MILModel
+from dasmil.nn.draws import dropout, uniform
 
 TURN_DEGREES = 10.0
 SCALE = 0.1
@@ -26,13 +31,26 @@ def jitter_digits(features: Tensor) -> Tensor:
         )
     images = features.reshape(-1, *features.shape[-3:])
     count, _, height, width = images.shape
-    draws = torch.rand(4, count, device=features.device, dtype=features.dtype) * 2 - 1
+    draws = uniform((*features.shape[:-3], 4), features).view(count, 4).T * 2 - 1
     angle = draws[0] * math.radians(TURN_DEGREES)
     zoom = 1 + draws[1] * SCALE
     cos, sin = torch.cos(angle) * zoom, torch.sin(angle) * zoom
     shift_x, shift_y = draws[2] * (2 * SHIFT_PX / width), draws[3] * (2 * SHIFT_PX / height)
     matrix = torch.stack([cos, -sin, shift_x, sin, cos, shift_y], dim=1).view(-1, 2, 3)
     grid = F.affine_grid(matrix, [count, 1, height, width], align_corners=False)
-    background = images.amin()
+    background = images.amin((1, 2, 3), keepdim=True)
     moved = F.grid_sample(images - background, grid, align_corners=False)
     return (moved + background).view(features.shape)
+
+
+@contextmanager
+def feature_dropout(models: Sequence[MILModel], p: float) -> Iterator[None]:
+    """Inside, what the encoders of these models give is dropped with probability p while they train."""
+
+    def drop(module: Any, _: Any, output: Tensor) -> Tensor:
+        return dropout(output, p, module.training)
+
+    with ExitStack() as hooks:
+        for model in models if p else ():
+            hooks.callback(model.encoder.register_forward_hook(drop).remove)
+        yield

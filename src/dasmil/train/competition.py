@@ -16,6 +16,7 @@ from dasmil.train.evaluate import mean_losses
 from dasmil.train.held_out import FEWEST, SHARE, Judge, chance_of
 from dasmil.train.replicas import Replicas
 from dasmil.train.starts import Start, length_starts, mean_start, simple_starts
+from dasmil.train.state import CHANCE
 
 if TYPE_CHECKING:
     from dasmil.baselines.whitening import Directions
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 START_RATES = (1.0, 2.0)
 """Learning rates of the starts of one length, in units of the run's, where features are not whitened."""
-CHANCE = 0.05
 CLEARLY = 0.3  # a start whose held-out loss is below this share of a constant guess is taken at once
 SPREAD = 1.0  # of the loss of a bag about its mean, in units of a constant guess
 

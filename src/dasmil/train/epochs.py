@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dasmil.models.base import MILModel
+from dasmil.nn.draws import Draws, drawing, drawing_alone
 from dasmil.stats import probabilities, score
-from dasmil.train.augment import jitter_digits
+from dasmil.train.augment import feature_dropout, jitter_digits
 from dasmil.train.checkpoint import Together
 from dasmil.train.competition import Competition
 from dasmil.train.evaluate import bag_logits, mean_losses
@@ -26,13 +26,15 @@ from dasmil.train.replicas import Replicas
 from dasmil.train.schedule import factor
 from dasmil.train.state import Row, RunSpec, RunState
 
+DRAWS = 1  # what tells the draws of a replica in an epoch from its order of the bags
+
 
 class Attempt:
     """Runs that train together, as rows of one flat tensor of parameters; a run may try several starts at first.
 
-    owners[r]: which run replica r belongs to; starts[r]: the number of its start. All randomness of an epoch (order,
-    dropout, augmentation) is drawn from the seeds, the numbers of the starts and the epoch, so an interrupted epoch
-    that is done again gives the same numbers.
+    owners[r]: which run replica r belongs to; starts[r]: the number of its start. All randomness of a replica (order,
+    dropout, augmentation) comes from its seed, the number of its start and the epoch: an interrupted epoch that is done
+    again gives the same numbers, and so does a run in other company.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Attempt:
         material: Material,
         competition: Competition,
     ) -> None:
-        self.owners, self.starts, self.specs = owners, starts, specs
+        self.owners, self.starts, self.specs, self.material = owners, starts, specs, material
         self.train, self.val, self.config = material.train, material.val, material.config
         self.loss, self.device, self.competition = material.loss, material.device, competition
         self.classes = len(self.loss.class_weights)
@@ -61,41 +63,48 @@ class Attempt:
 
     def run(self, after_epoch: Callable[[float], None]) -> None:
         """Do the epochs that are left; after_epoch hears the seconds that each took."""
-        handles = []
-        if self.config.feature_dropout:
-            handles = [
-                model.encoder.register_forward_hook(
-                    lambda module, _, output: F.dropout(output, self.config.feature_dropout, module.training)  # pyright: ignore
-                )
-                for model in self.replicas.models
-            ]
-        try:
+        with feature_dropout(self.replicas.models, self.config.feature_dropout):
             while self.epoch < self.config.epochs and any(state.stopped_epoch is None for state in self.states):
                 begun = time.perf_counter()
-                table = self._one_epoch(self.epoch)
+                table = self._one_epoch()
                 seconds = time.perf_counter() - begun
-                for state, row in zip(self.states, table, strict=True):
-                    state.history.append({**row, "seconds": seconds})
+                for run, row in table.items():
+                    self.states[run].history.append({**row, "seconds": seconds})
                 self.epoch += 1
                 after_epoch(seconds)
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def keep(self, chosen: list[int]) -> None:
         """Go on with these replicas only."""
-        state = self.optimizer.state()
-        best, judged = self.best, self.judged
-        self.replicas = Replicas([self.replicas.export(r) for r in chosen], self.device)
-        self.owners, self.starts = [self.owners[r] for r in chosen], [self.starts[r] for r in chosen]
-        self.specs, self.states = [self.specs[r] for r in chosen], [self.states[r] for r in chosen]
-        self.stacked, self.why_not_stacked = self._may_stack()
-        self.base_lr, self.weight_decay = self.base_lr[chosen], self.weight_decay[chosen]
-        self.lr = (1.0, self.base_lr)
-        self.optimizer = self._make_optimizer()
-        self.optimizer.load({name: value[chosen] if value.ndim == 2 else value for name, value in state.items()})
-        self.best = None if best is None else best[chosen]
-        self.judged = None if judged is None else judged[chosen]
+        vars(self).update(vars(self._taken(chosen)))
+
+    def _taken(self, rows: list[int]) -> Attempt:
+        """These replicas, in training by themselves."""
+
+        def mine(values: list[Any]) -> list[Any]:
+            return [values[r] for r in rows]
+
+        models = [self.replicas.export(r) for r in rows]
+        part = Attempt(
+            mine(self.owners), mine(self.starts), mine(self.specs), models, self.material, self.competition
+        )  # fmt: skip
+        part.base_lr, part.weight_decay = self.base_lr[rows], self.weight_decay[rows]
+        part.lr = (1.0, part.base_lr)
+        part.optimizer = part._make_optimizer()
+        part.optimizer.load({name: value[rows] for name, value in self.optimizer.state().items()})
+        part.states, part.epoch = mine(self.states), self.epoch
+        part.best = None if self.best is None else self.best[rows]
+        part.judged = None if self.judged is None else self.judged[rows]
+        return part
+
+    @torch.no_grad()
+    def _take_back(self, rows: list[int], part: Attempt) -> None:
+        """What these replicas became by themselves."""
+        pairs = [(self.replicas.flat, part.replicas.flat), (self.best, part.best), (self.judged, part.judged)]
+        theirs = part.optimizer.state()
+        pairs += [(value, theirs[name]) for name, value in self.optimizer.state().items()]
+        for whole, new in pairs:
+            if whole is not None and new is not None:
+                whole[rows] = new.detach()
 
     def _make_optimizer(self) -> Optimizer:
         config = self.config
@@ -123,9 +132,11 @@ class Attempt:
             return state.best_epoch
         return len(state.history) if state.stopped_epoch is None else state.stopped_epoch
 
-    def train_losses(self) -> list[float]:
-        """Loss of the kept weights on the training bags, without dropout."""
-        return mean_losses(self.loss, self.scored(self.train, self.weights), self.train.facts.labels)
+    def train_losses(self) -> tuple[list[float], list[float]]:
+        """Losses on the training bags, without dropout: of the kept weights, and of those that training ended with."""
+        labels = self.train.facts.labels
+        kept = mean_losses(self.loss, self.scored(self.train, self.weights), labels)
+        return kept, kept if self.best is None else mean_losses(self.loss, self.scored(self.train), labels)
 
     def saved(self) -> Together:
         """All that a checkpoint needs."""
@@ -173,7 +184,7 @@ class Attempt:
         """How many instances of a bag of n a training step sees."""
         return min(n, self.config.starts_instances) if self.choosing else n
 
-    def _part(self, step: Step) -> Step:
+    def _part(self, step: Step, draws: Draws) -> Step:
         """The step as it is trained on: while starts compete, a random part of a large bag.
 
         That costs little, and what a start learns from other parts each time is not the bag by heart.
@@ -181,31 +192,51 @@ class Attempt:
         n = step.coords.shape[1]
         if self._seen(n) == n:
             return step
-        index = torch.randperm(n)[: self._seen(n)].to(step.coords.device)
-        section = None if step.section is None else step.section.index_select(1, index)
-        return Step(step.bags, step.features.index_select(1, index), step.coords.index_select(1, index), section)
+        index = draws.some(n, self._seen(n)).to(step.coords.device)
 
-    def _one_epoch(self, epoch: int) -> list[Row]:
-        config, replicas = self.config, self.replicas
-        seeds = [s.seed for s in self.specs]
-        rngs = [np.random.default_rng([seed, start, epoch]) for seed, start in zip(seeds, self.starts, strict=True)]
-        torch.manual_seed(
-            int(np.random.SeedSequence([self.starts[0], epoch, *seeds]).generate_state(1, np.uint64)[0]) >> 1
-        )
-        replicas.model.train()
-        feed = self.feed
+        def chosen(x: Tensor) -> Tensor:
+            return torch.stack([own.index_select(0, some) for own, some in zip(x, index, strict=True)])
+
+        section = None if step.section is None else chosen(step.section)
+        return Step(step.bags, chosen(step.features), chosen(step.coords), section)
+
+    def _one_epoch(self) -> dict[int, Row]:
+        """An epoch of all replicas that have not ended; their rows by number.
+
+        Those of runs that still choose among starts see other bags than those that go on alone: each kind trains by
+        itself, so that a run does not wait for its company.
+        """
+        going = [r for r, state in enumerate(self.states) if state.stopped_epoch is None]
+        choosing = [r for r in going if self.owners.count(self.owners[r]) > 1]
+        alone = [r for r in going if r not in choosing]
+        table: dict[int, Row] = {}
+        for rows in (choosing, alone):
+            if len(rows) == len(self.owners):
+                table = dict(enumerate(self._pass()))
+            elif rows:
+                part = self._taken(rows)
+                table |= zip(rows, part._pass(), strict=True)
+                self._take_back(rows, part)
+        return table
+
+    def _pass(self) -> list[Row]:
+        """One pass over the bags with every replica."""
+        config, epoch, feed = self.config, self.epoch, self.feed
+        keys = [[spec.seed, start, epoch] for spec, start in zip(self.specs, self.starts, strict=True)]
+        draws = Draws.of(*([*key, DRAWS] for key in keys))
+        torch.manual_seed(epoch)  # for layers of other makers, which draw from torch
+        self.replicas.model.train()
         labels_of = torch.from_numpy(feed.facts.labels).to(self.device)
         steps = len(feed.facts.ids)
         total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)
         losses, logits, bags = [], [], []
         gradient: Tensor | None = None
-        for index, step in enumerate(map(self._part, feed.epoch(rngs))):
-            features = jitter_digits(step.features) if config.augment == "digits" else step.features
-            labels = labels_of[torch.from_numpy(step.bags).to(self.device)]
-            logit, loss, new = self._gradient(features, step.coords, step.section, labels)
+        order = feed.epoch(np.random.default_rng(epoch), [np.random.default_rng(key) for key in keys])
+        for index, given in enumerate(order):
+            logit, loss, new = self._step(given, labels_of, draws.at(index))
             losses.append(loss)
             logits.append(logit)
-            bags.append(step.bags)
+            bags.append(given.bags)
             gradient = new if gradient is None else gradient.add_(new)
             pending = index % config.accumulate + 1
             if pending == config.accumulate or index + 1 == steps:
@@ -216,6 +247,14 @@ class Attempt:
                 self.optimizer.step(gradient, self._lr(factor(config.schedule, epoch * steps + index, total, warmup)))
                 gradient = None
         return self._epoch_rows(epoch, torch.stack(losses), torch.stack(logits), np.stack(bags))
+
+    def _step(self, given: Step, labels_of: Tensor, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, losses and gradients of one bag for every replica."""
+        with drawing(draws):
+            step = self._part(given, draws)
+            features = jitter_digits(step.features) if self.config.augment == "digits" else step.features
+            labels = labels_of[torch.from_numpy(step.bags).to(self.device)]
+            return self._gradient(features, step.coords, step.section, labels)
 
     def _lr(self, share: float) -> Tensor:
         if share != self.lr[0]:
@@ -234,7 +273,7 @@ class Attempt:
             return output.logit.detach(), losses.detach(), replicas.gradient_all(losses)
         logits, losses, gradients = [], [], []
         for run in range(replicas.runs):
-            with self._precision():
+            with self._precision(), drawing_alone(run):
                 output = replicas.forward_one(
                     run, features[run], coords[run], None if section is None else section[run]
                 )

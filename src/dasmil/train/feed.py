@@ -226,13 +226,13 @@ class Feed:
             part._groups = [group.part(place) for group in self._groups if (place[group.members] >= 0).any()]
         return part
 
-    def epoch(self, rngs: Sequence[np.random.Generator]) -> Iterator[Step]:
+    def epoch(self, sizes: np.random.Generator, rngs: Sequence[np.random.Generator]) -> Iterator[Step]:
         """One pass: every run sees every bag once, in an order of its own, in steps of equal bag size.
 
-        rngs[0] draws the sequence of sizes that all runs share; each run then draws its own order among bags of one
+        ``sizes`` draws the sequence of sizes that all runs share; each run then draws its own order among bags of one
         size, so that no padding is needed. Bags that are not in memory are read once, for all runs together.
         """
-        order = bag_order(self.facts.sizes if self._groups else np.arange(len(self.facts.ids)), rngs)
+        order = bag_order(self.facts.sizes if self._groups else np.arange(len(self.facts.ids)), sizes, rngs)
         if self._groups is None:
             for bag, chosen in zip(read_ahead(self.bags, order[0].tolist()), order.T, strict=True):
                 features, coords, section = self._to_device(bag)
@@ -270,13 +270,18 @@ class Feed:
         return bag.features.to(self.device, torch.float32), bag.coords.to(self.device), section
 
 
-def bag_order(sizes: NDArray[np.int64], rngs: Sequence[np.random.Generator]) -> NDArray[np.int64]:
-    """Orders of the bags [R, N] with the same size at each step in all runs; each row is uniform over all orders."""
-    shared = rngs[0].permutation(len(sizes))
+def bag_order(
+    kinds: NDArray[np.int64], sizes: np.random.Generator, rngs: Sequence[np.random.Generator]
+) -> NDArray[np.int64]:
+    """Orders of the bags [R, N] with a bag of the same kind at each step in all runs; each is uniform over all orders.
+
+    kinds: what must be equal in a step (the bag's size); ``sizes`` draws their sequence.
+    """
+    shared = sizes.permutation(len(kinds))
     order = np.tile(shared, (len(rngs), 1))
-    for size in np.unique(sizes):
-        steps = np.flatnonzero(sizes[shared] == size)
-        for row, rng in zip(order[1:], rngs[1:], strict=True):
+    for kind in np.unique(kinds):
+        steps = np.flatnonzero(kinds[shared] == kind)
+        for row, rng in zip(order, rngs, strict=True) if len(steps) > 1 else ():
             row[steps] = rng.permutation(row[steps])
     return order
 

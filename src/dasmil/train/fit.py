@@ -15,6 +15,7 @@ from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.job import Given, Job, prepare
 from dasmil.train.material import BagSets, Material, check_alike, check_apart, gather
+from dasmil.train.progress import ProgressLine
 from dasmil.train.restarts import Training
 from dasmil.train.results import write_results
 from dasmil.train.state import Progress, RunSpec
@@ -22,6 +23,7 @@ from dasmil.train.trained import TrainedRun
 from dasmil.types import Bag
 
 SET_NAMES = {"train": "training", "val": "validation"}
+Listener = Callable[[Progress], None]
 Tests = Mapping[str, Sequence[Bag]] | Callable[[], Mapping[str, Sequence[Bag]]]
 """Labelled sets by name, or a function that gives them when they are needed."""
 
@@ -39,8 +41,9 @@ def fit(
     resume: bool = False,
     tests: Tests | None = None,
     data: Mapping[str, Any] | None = None,
-    on_epoch: Callable[[Progress], None] | None = None,
+    on_epoch: Listener | None = None,
     note: Callable[[str], None] | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> list[TrainedRun]:
     """Train a model on bags, several runs at once; returns one TrainedRun per seed, in order.
@@ -51,7 +54,8 @@ def fit(
     seeds: a number (5 = 0, 1, 2, 3, 4) or a list; runs: instead of seeds, RunSpecs that differ in seed, learning rate
     or weight decay (only without ``out``). preset, model_options: sizes of the model as in the paper, and options on
     top of them. settings: any field of TrainingConfig (epochs, lr, ...). on_epoch: called after every epoch; note:
-    takes sentences about what was decided on the way.
+    takes sentences about what was decided on the way. progress: shows both on standard error, one line that is written
+    over (a few lines where that cannot be seen); default: unless on_epoch is given.
 
     out: a folder for the run directory. Only with it: resume, to go on with the run that is there; tests, further
     labelled sets by name that are scored once after training has ended (or a function that then gives them), by which
@@ -72,7 +76,13 @@ def fit(
     if out is not None:
         facts = {name: feed.facts for name, feed in sets.by_name.items()}
         store = RunWriter.open(out, _resolved(material, specs, data), data_record(facts, data), resume=resume)
-    trained = train(material, specs, store=store, on_epoch=on_epoch, note=note)
+    shown = ProgressLine() if progress or (progress is None and on_epoch is None) else None
+    heard = _all([on_epoch, shown.epoch if shown else None])
+    try:
+        trained = train(material, specs, store=store, on_epoch=heard, note=note or (shown.note if shown else None))
+    finally:
+        if shown:
+            shown.close()
     if store is not None:
         write_results(store, trained, _with_tests(sets, tests, job.config), job.outline.classes)
     return trained
@@ -84,7 +94,7 @@ def fit_job(
     val_bags: Sequence[Bag] | None,
     specs: Sequence[RunSpec],
     *,
-    on_epoch: Callable[[Progress], None] | None = None,
+    on_epoch: Listener | None = None,
 ) -> list[TrainedRun]:
     """Train a job that was resolved before, without a run directory; one TrainedRun for each of ``specs``."""
     material = gather(job, BagSets.read(train_bags, val_bags, job.config))
@@ -96,12 +106,12 @@ def train(
     specs: Sequence[RunSpec],
     *,
     store: RunWriter | None = None,
-    on_epoch: Callable[[Progress], None] | None = None,
+    on_epoch: Listener | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[TrainedRun]:
     """Train these runs to the end; the randomness of the rest of the program stays as it is."""
     device, factory = material.device, material.factory
-    listeners = _listeners(on_epoch, store, material.config)
+    listeners = _all([on_epoch, _events(store, material.config)])
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
         outcome = Training(material, list(specs), store=store, on_epoch=listeners, note=note).run()
     return [
@@ -156,20 +166,22 @@ def data_record(sets: Mapping[str, Facts], data: Mapping[str, Any] | None) -> di
     }
 
 
-def _listeners(
-    on_epoch: Callable[[Progress], None] | None, store: RunWriter | None, config: TrainingConfig
-) -> Callable[[Progress], None] | None:
+def _events(store: RunWriter | None, config: TrainingConfig) -> Listener | None:
     if not config.tensorboard:
-        return on_epoch
+        return None
     if store is None:
         raise InputError("tensorboard events need a run directory: give out=")
     from dasmil.train.tensorboard import EventWriter
 
-    events = EventWriter(store.seed_path)
+    return EventWriter(store.seed_path)
 
-    def both(progress: Progress) -> None:
-        events(progress)
-        if on_epoch:
-            on_epoch(progress)
 
-    return both
+def _all(listeners: Sequence[Listener | None]) -> Listener | None:
+    """One listener that tells all of them."""
+    found = [listener for listener in listeners if listener]
+
+    def tell(progress: Progress) -> None:
+        for listener in found:
+            listener(progress)
+
+    return tell if found else None

@@ -40,7 +40,7 @@ class Adam:
         self.decays = bool((weight_decay != 0).any())
         self.mean = torch.zeros_like(parameters)
         self.square = torch.zeros_like(parameters)
-        self.steps = 0
+        self.steps = torch.zeros(len(parameters), dtype=torch.int64)  # of every run
         self._shrink: tuple[Tensor, Tensor] | None = None  # lr and 1 - lr * weight decay, while lr stays the same
 
     @torch.no_grad()
@@ -50,27 +50,27 @@ class Adam:
         self.steps += 1
         runs, size = self.parameters.shape
         width = max(1, AT_ONCE // runs)
-        if width >= size:
-            self._move(gradient, lr, slice(None))
-            return
-        for start in range(0, size, width):
-            self._move(gradient, lr, slice(start, start + width))
+        counts = self.steps.tolist()
+        groups = [slice(None)] if len(set(counts)) == 1 else [slice(run, run + 1) for run in range(runs)]
+        for rows, t in zip(groups, counts):
+            for start in range(0, size, width):
+                columns = slice(start, start + width) if width < size else slice(None)
+                self._move(gradient, lr, rows, columns, t)
 
-    def _move(self, gradient: Tensor, lr: Tensor, columns: slice) -> None:
-        """One step of these parameters."""
+    def _move(self, gradient: Tensor, lr: Tensor, rows: slice, columns: slice, t: int) -> None:
+        """Step t of these runs and parameters."""
 
         def part(t: Tensor) -> Tensor:
-            return t if t.shape[1] == 1 else t[:, columns]
+            return t[rows] if t.shape[1] == 1 else t[rows, columns]
 
-        p, mean, square = self.parameters[:, columns], self.mean[:, columns], self.square[:, columns]
-        gradient, lr = gradient[:, columns], part(lr)
+        p, mean, square = (x[rows, columns] for x in (self.parameters, self.mean, self.square))
+        gradient, lr = gradient[rows, columns], part(lr)
         if self.decays:
             if self.name != "adam":
                 assert self._shrink is not None
                 p.mul_(part(self._shrink[1]))
             else:
                 gradient = torch.addcmul(gradient, p, part(self.weight_decay))
-        t = self.steps
         mean.lerp_(gradient, 1 - BETA1)
         square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
         correction1, correction2 = 1 - BETA1**t, 1 - BETA2**t
@@ -88,12 +88,11 @@ class Adam:
         p.addcmul_(mean / square.sqrt().mul_(1 / math.sqrt(correction2)).add_(EPS), lr, value=-1 / correction1)
 
     def state(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "square": self.square, "steps": torch.tensor([self.steps])}
+        return {"mean": self.mean, "square": self.square, "steps": self.steps}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in (("mean", self.mean), ("square", self.square)):
+        for name, value in (("mean", self.mean), ("square", self.square), ("steps", self.steps)):
             _copy(value, state, name)
-        self.steps = int(state["steps"].item())
 
 
 class Lookahead:
@@ -111,9 +110,9 @@ class Lookahead:
     @torch.no_grad()
     def step(self, gradient: Tensor, lr: Tensor) -> None:
         self.fast.step(gradient, lr)
-        if self.fast.steps % self.k == 0:
-            self.slow.lerp_(self.fast.parameters, self.alpha)
-            self.fast.parameters.copy_(self.slow)
+        for run in (self.fast.steps % self.k == 0).nonzero().flatten().tolist():
+            self.slow[run].lerp_(self.fast.parameters[run], self.alpha)
+            self.fast.parameters[run] = self.slow[run]
 
     def state(self) -> dict[str, Tensor]:
         return {**self.fast.state(), "slow": self.slow}

@@ -117,13 +117,19 @@ class Training:
         )  # fmt: skip
 
     def _finish(self, attempt: Attempt, number: int) -> None:
-        """Judge the runs by their loss on the training bags, and keep their weights if they beat earlier attempts."""
+        """Judge the runs by the loss that they reached on the training bags, and keep their weights if they beat
+        earlier attempts.
+
+        A validation set may keep an early epoch of a run that fitted later: that is no reason to start again.
+        """
         limit = self.config.stuck_above * self.material.loss.constant_guess
-        for run, (row, loss) in enumerate(zip(attempt.owners, attempt.train_losses(), strict=True)):
-            state, start = attempt.states[run], attempt.starts[run]
+        kept_losses, last_losses = attempt.train_losses()
+        for run, row in enumerate(attempt.owners):
+            state, start, loss = attempt.states[run], attempt.starts[run], kept_losses[run]
+            reached = last_losses[run] if np.isfinite(last_losses[run]) else loss
             found = self.competition.found(state)
-            fitted, weights = loss <= limit or found, attempt.weights[run]
-            reason = "" if fitted else self._reason(state, loss, limit)
+            fitted, weights = reached <= limit or found, attempt.weights[run]
+            reason = "" if fitted else self._reason(state, reached, limit)
             if not np.isfinite(loss):
                 loss, fitted = float("inf"), False
                 reason = "training diverged (its loss is no finite number): the untrained weights are kept"

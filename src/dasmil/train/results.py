@@ -38,6 +38,7 @@ def write_results(
     summary["splits"] |= scored
     summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
     summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
+    summary["unproven_seeds"] = [run.seed for run in runs if run.fitted and "val" not in sets and not run.proven]
     summary["selection"] = writer.config["training"]["selection"]
     summary["seeds"] = [run.seed for run in runs]
     writer.finish(summary, {name: feed.facts.describe() for name, feed in sets.items()})
@@ -107,6 +108,7 @@ def _status(run: TrainedRun) -> SeedStatus:
         "lr": run.lr,
         "fitted": run.fitted,
         "reason": run.reason,
+        "held_out_evidence": run.proven,
         "train_loss": run.train_loss,
         "epoch": run.epoch,
         "restarts": len(run.attempts) - 1,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, float]
+CHANCE = 0.05
+"""How rarely blind guesses may do as well on held-out bags as what counts as found."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,12 @@ class Finished:
     """Which start it was: the number that, with the seed, gives the untrained model."""
     rivals: list[dict[str, Any]]
     held_out: dict[str, float] = field(default_factory=dict)
-    """What the held-out training bags said when the start was chosen: loss, auroc, epoch, bags, starts, p."""
+    """What the held-out training bags said when the start was chosen: loss, auroc, epoch, bags, starts, chance."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether held-out training bags say that it found something that blind guesses would not."""
+        return self.held_out.get("chance", 1.0) < CHANCE
 
 
 @dataclass(frozen=True)

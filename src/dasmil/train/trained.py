@@ -16,7 +16,7 @@ from dasmil.train.state import Finished
 from dasmil.types import Bag
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainedRun:
     """One trained run: its model (evaluation mode), its curve, and whether it fitted the training bags."""
 
@@ -34,6 +34,18 @@ class TrainedRun:
     """The epoch of the weights."""
     attempts: list[Finished]
     """The chosen attempt first."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether held-out training bags say that it found something; a low training loss alone says little."""
+        return self.attempts[0].proven
+
+    def __repr__(self) -> str:
+        state = "fitted" if self.fitted else "not fitted"
+        return (
+            f"TrainedRun({self.model.name}, seed {self.seed}, epoch {self.epoch}, "
+            f"training loss {self.train_loss:.3f}, {state})"
+        )
 
     def predict(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
         """Probability of class 1 per bag [n], or of every class [n, classes]."""
