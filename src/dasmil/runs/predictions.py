@@ -66,7 +66,7 @@ def read_predictions(path: Path) -> dict[str, Predictions]:
         labels = np.array([int(float(v)) if v else -1 for v in table["label"]], dtype=np.int64)
         guesses = np.array([int(float(v)) for v in table["prediction"]], dtype=np.int64)
         logits, probabilities = _values(table, len(classes))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise broken(path, f"a value is not a number ({error})") from None
     patients = [patient or None for patient in table.get("patient_id", [""] * len(labels))]  # older files lack it
     splits = np.array(table["split"])
@@ -96,7 +96,12 @@ def _values(table: Mapping[str, list[str]], classes: int) -> tuple[Array, Array]
 
 def stored_rows(path: Path, splits: Container[str]) -> list[dict[str, Any]]:
     """The rows of these splits as they are in the file; none where there is no file."""
-    return [row for row in read_csv(path) if row["split"] in splits] if path.exists() else []
+    if not path.exists():
+        return []
+    rows = read_csv(path)
+    if rows and "split" not in rows[0]:
+        raise broken(path, "it lacks the column split")
+    return [row for row in rows if row["split"] in splits]
 
 
 def write_predictions(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

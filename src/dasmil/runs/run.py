@@ -236,7 +236,12 @@ class Run:
     def per_seed(self, split: str) -> list[Predictions]:
         """Predictions for a split, one item per seed; of a cross-validation, the folds' bags put together."""
         if self.seeds:
-            return [seed.predictions(split) for seed in self.seeds.values() if split in seed.scored]
+            found = {seed: seed.predictions(split) for seed in self.seeds.values() if split in seed.scored}
+            for seed, part in found.items():
+                first = next(iter(found.values()))
+                if part.bag_ids != first.bag_ids or part.probabilities.shape != first.probabilities.shape:
+                    raise broken(seed.predictions_file, f"its bags of the split {split!r} are not those of other seeds")
+            return list(found.values())
         return [Predictions.joined(parts) for parts in zip(*(fold.per_seed(split) for fold in self.folds))]
 
     def decided(self, split: str) -> list[Predictions]:

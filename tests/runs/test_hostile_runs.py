@@ -1,0 +1,225 @@
+"""Run directories that are cut, edited, from elsewhere: one clear message or a result; seeded, a small set of many."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from toy import toy_bags
+
+import dasmil
+from dasmil.cli.view_shelf import run_shelf
+from dasmil.errors import DasmilError
+from dasmil.report import write_report
+from dasmil.runs import Run, speakers
+from dasmil.study.apply import evaluate_run, predict_run
+from dasmil.study.folds import write_fold_summary
+
+SETTINGS = {
+    "epochs": 2,
+    "seeds": 2,
+    "restarts": 0,
+    "starts": 1,
+    "model_options": {"hidden": 4},
+    "data": {"name": "toy"},
+}
+DEEP = 50_000
+ODD = (
+    None, True, -1, 0, 1, 10**9, 1.5, "", "text", "../../..", [], [1], {}, {"a": 1}, "<img src=x onerror=alert(1)>",
+    float("nan"), float("inf"), 2**70, [[[]]], "\udcff", "x" * 5000,
+)  # fmt: skip
+CELLS = (
+    "",
+    "nan",
+    "inf",
+    "text",
+    "-1",
+    "9" * 21,
+    "1e400",
+    '"',
+    '"a',
+    "a,b",
+    "\0",
+    "1.5",
+    "<b>",
+    "=cmd()",
+    "0x10",
+    "\u0661",
+)
+
+
+def train(out: Path, **changes: object) -> None:
+    bags = (toy_bags(8), toy_bags(6, seed=3, prefix="val"))
+    dasmil.fit("das-mil", *bags, out=out, **{**SETTINGS, **changes})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("whole")
+    train(folder / "run", tests={"test": toy_bags(6, seed=4, prefix="test")})
+    for fold in range(2):
+        origin = {"name": "toy", "folds": 2, "fold": fold}
+        train(folder / "folds" / f"fold-{fold}", tests={"test": toy_bags(6, seed=fold, prefix=f"t{fold}")}, data=origin)
+    write_fold_summary(folder / "folds", 2)
+    return {"run": folder / "run", "folds": folder / "folds"}
+
+
+def values_changed(file: Path, draw: random.Random) -> bool:
+    """Other values at one or two places of a JSON file, or one cell of a table."""
+    if file.suffix == ".csv":
+        lines = file.read_text().split("\n")
+        row = draw.randrange(len(lines))
+        cells = lines[row].split(",")
+        cells[draw.randrange(len(cells))] = draw.choice(CELLS)
+        lines[row] = ",".join(cells)
+        file.write_text("\n".join(lines))
+        return True
+    if file.suffix != ".json":
+        return False
+    value = json.loads(file.read_text())
+    places: list[tuple[dict | list, str | int]] = []
+
+    def walk(part: object) -> None:
+        if isinstance(part, (dict, list)):
+            for key in part if isinstance(part, dict) else range(len(part)):
+                places.append((part, key))
+                walk(part[key])  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    walk(value)
+    for _ in range(draw.choice((1, 1, 2))):
+        part, key = draw.choice(places)
+        if isinstance(part, dict) and draw.random() < 0.3:
+            part.pop(key, None)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        else:
+            part[key] = draw.choice(ODD)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    file.write_text(json.dumps(value))
+    return True
+
+
+def replaced(file: Path, draw: random.Random) -> None:
+    """Something else under the name of the file, or nothing."""
+    data = file.read_bytes()
+    how = draw.randrange(12)
+    if how == 0:
+        file.unlink()
+    elif how == 1:
+        file.unlink()
+        file.mkdir()
+    elif how == 2:
+        file.unlink()
+        file.symlink_to(draw.choice((Path("/nonexistent"), file, Path("/dev/null"))))
+    elif how == 3:
+        flipped = bytearray(data)
+        for _ in range(draw.choice((1, 4, 64))):
+            flipped[draw.randrange(len(flipped))] = draw.randrange(256)
+        file.write_bytes(flipped)
+    elif how == 4:
+        file.write_bytes(data * 2)
+    elif how in (5, 6):
+        file.write_bytes(data[: draw.randrange(len(data))])
+    elif how == 7:
+        file.write_bytes(
+            draw.choice((b"", b"\0" * 1000, b"\xff\xfe{\0}\0", b"\xef\xbb\xbf" + data, draw.randbytes(500)))
+        )
+    else:
+        deep = ("[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP)
+        file.write_text(
+            draw.choice(("null", "[]", "{}", "3", '"x"', '{"splits": NaN, "seeds": [NaN]}', "a\nb\n", *deep))
+        )
+
+
+def damage(source: Path, target: Path, draw: random.Random) -> str:
+    """A copy of a run with one file damaged; says which."""
+    shutil.copytree(source, target)
+    files = sorted(p for p in target.rglob("*") if p.is_file() and p.suffix != ".html")
+    tables = [p for p in files if p.suffix in (".json", ".csv")]
+    file = draw.choice(tables if draw.random() < 0.85 else files)
+    name = str(file.relative_to(target))
+    if draw.random() < 0.6 and values_changed(file, draw):
+        return f"values of {name}"
+    replaced(file, draw)
+    return name
+
+
+def read_all(path: Path) -> None:
+    """All that the commands take from a run."""
+    run = Run.read(path)
+    _ = (run.data, run.versions, run.summary, run.threshold, run.thresholds, run.classes, run.class_names, run.dataset)
+    for seed in run.all_seeds:
+        _ = (seed.status, seed.history, seed.scored, seed.stuck, seed.distances)
+    for split in run.splits:
+        run.per_seed(split), run.decided(split), run.ensemble(split)
+
+
+def use(path: Path, which: str) -> None:
+    bags = toy_bags(6, seed=4, prefix="test")
+    steps: dict[str, Callable[[], object]] = {
+        "read": lambda: read_all(path),
+        "predict": lambda: predict_run(Run.read(path), bags),
+        "evaluate": lambda: evaluate_run(Run.read(path), {"test": bags}),
+        "speakers": lambda: [s.describe("test/1") for s in speakers(path)],
+        "view": lambda: run_shelf(path, (), None, None, None, lambda bag: None),
+        "report": lambda: write_report(path),
+        "resume": lambda: train(path, resume=True, tests={"test": bags}),
+    }
+    try:
+        steps[which]()
+    except DasmilError as error:
+        text = str(error)
+        assert text, "a message without words"
+        assert "\n" not in text
+        assert len(text) <= 2000
+
+
+CHEAP = ("read", "predict", "evaluate", "speakers", "view")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_run_is_one_clear_message_or_a_result(whole: dict[str, Path], tmp_path: Path, seed: int) -> None:
+    for case in range(20):
+        draw = random.Random(f"{seed}/{case}")
+        kind = draw.choice(("run", "run", "folds"))
+        what = damage(whole[kind], tmp_path / f"{case}", draw)
+        for step in ("read", draw.choice(CHEAP[1:])):
+            try:
+                use(tmp_path / f"{case}", step)
+            except Exception as error:
+                raise AssertionError(f"case {case}: {what} of {kind}, {step}") from error
+        shutil.rmtree(tmp_path / f"{case}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("step", ["report", "resume"])
+def test_a_damaged_run_is_reported_and_resumed_or_refused(
+    whole: dict[str, Path], tmp_path: Path, step: str, seed: int
+) -> None:
+    draw = random.Random(f"{step}/{seed}")
+    kind = "run" if step == "resume" else draw.choice(("run", "run", "folds"))
+    what = damage(whole[kind], tmp_path / "x", draw)
+    try:
+        use(tmp_path / "x", step)
+    except Exception as error:
+        raise AssertionError(f"{what} of {kind}, {step}") from error
+    assert not list((tmp_path / "x").rglob("*.tmp"))
+
+
+def test_what_seeds_say_of_different_bags_is_not_put_together(whole: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(whole["run"], tmp_path / "run")
+    table = tmp_path / "run" / "seed-1" / "predictions.csv"
+    good = table.read_text()
+    for text, message in (
+        (good.replace("test/1,", "test/9,"), r"its bags of the split 'test' are not those of other seeds"),
+        (good.rstrip("\n").rpartition("\n")[0] + "\n", r"its bags of the split 'test' are not those of other seeds"),
+        (good.replace(",1,", ",1e400,", 1), "a value is not a number"),
+    ):
+        assert text != good
+        table.write_text(text)
+        with pytest.raises(DasmilError, match=message):
+            read_all(tmp_path / "run")
+    table.write_text(good.replace("split", "set", 1))
+    with pytest.raises(DasmilError, match=r"it lacks the columns? split"):
+        train(tmp_path / "run", resume=True)
