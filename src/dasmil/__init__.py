@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported 
     from dasmil.models import create_model, list_models
     from dasmil.runs import Run, load_model
     from dasmil.study.apply import evaluate, predict
+    from dasmil.study.compare import compare
     from dasmil.study.search import search
     from dasmil.study.spec import BagSpec, CohortSpec
     from dasmil.study.training import cross_validate, train_cohort
@@ -39,6 +40,7 @@ _HOMES = {
     "train_cohort": "dasmil.study.training",
     "cross_validate": "dasmil.study.training",
     "search": "dasmil.study.search",
+    "compare": "dasmil.study.compare",
     "evaluate": "dasmil.study.apply",
     "predict": "dasmil.study.apply",
     "read_bag": "dasmil.data.store",
@@ -53,6 +55,7 @@ __all__ = [
     "Output",
     "Run",
     "__version__",
+    "compare",
     "create_model",
     "cross_validate",
     "evaluate",

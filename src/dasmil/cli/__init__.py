@@ -21,6 +21,7 @@ app = App(
 VERBS = {
     "demo": "Train DAS-MIL and plain self-attention on a toy problem and show the difference.",
     "view": "Look at bags and what decided, in the browser.",
+    "compare": "Compare models on the same splits, with paired intervals.",
     "search": "Choose settings on validation bags, then train the best.",
     "plan": "Predict memory and time of training on a cohort.",
     "extract": "Turn slides into bags of features, one file per slide.",

@@ -1,0 +1,97 @@
+"""`dasmil compare`: models on the same splits, paired differences, and whether space is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.engine_arguments import EngineArguments
+
+app = App(name="compare", help="Compare models on the same splits, with paired intervals.")
+
+
+@app.default
+def compare(
+    *runs: Path,
+    out: Path,
+    models: str | None = None,
+    cohort: CohortArguments = CohortArguments(),  # noqa: B008
+    folds: int = 5,
+    split_seed: int = 0,
+    seeds: int = 1,
+    recipe: str | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    space_test: Annotated[bool, Parameter(negative="")] = False,
+    set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    engine: EngineArguments = EngineArguments(),  # noqa: B008
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Compare finished runs on the same bags, or cross-validate models on the same folds and compare them.
+
+    Per pair the difference in AUROC with a paired interval over patients, corrected for the number of comparisons
+    (Holm). Writes report.html, table.md, table.tex, table.csv and comparison.json. What is trained is not trained again
+    when the command is repeated after an interruption.
+
+    Examples: dasmil compare runs/das-mil runs/sa --out runs/compared;
+    dasmil compare --bags features --labels labels.csv --models das-mil,sa,clam-sb --out runs/compared --space-test
+
+    Parameters
+    ----------
+    runs
+        Run directories that scored the same bags.
+    out
+        Folder for the page and the tables, and for the runs of --models.
+    models
+        Models to train on --bags, separated by commas (default: das-mil,sa,ab-mil,clam-sb,mean-pool).
+    folds
+        Folds of the cross-validation, by patient, stratified by class; the same for all models.
+    split_seed
+        Which patients go into which fold.
+    seeds
+        Runs of each model that differ only in their random numbers.
+    recipe
+        A set of settings, for all models alike.
+    epochs
+        Passes over the training bags, for all models alike.
+    lr
+        Learning rate, for all models alike.
+    space_test
+        Score every model again with shuffled coordinates and with shuffled rows.
+    set
+        Any setting of training, for all models alike, as name=value: --set clip=1.0
+    json
+        Print the record as JSON.
+    """
+    import json as json_module
+
+    import torch
+
+    from dasmil.cli.assignments import parse_assignments
+    from dasmil.cli.training_display import Display, say
+    from dasmil.errors import InputError
+    from dasmil.study.compare import DEFAULT_MODELS, RECORD
+    from dasmil.study.compare import compare as compare_models
+
+    if bool(runs) == (cohort.bags is not None):
+        raise InputError("give either run directories, or --bags and --labels with --models")
+    if runs and (models or recipe or epochs or lr or set):
+        raise InputError("finished runs are compared as they are: leave --models and settings of training out")
+    if engine.threads is not None:
+        torch.set_num_threads(engine.threads)
+    settings = {**parse_assignments(set or []), "epochs": epochs, "lr": lr}
+    found = compare_models(
+        runs or cohort, models.split(",") if models else DEFAULT_MODELS, out=out, folds=folds, seeds=seeds,
+        split_seed=split_seed, recipe=recipe, space_test=space_test,
+        engine=None if engine.in_this_process else engine.options(), note=say, watch=Display,
+        **{name: value for name, value in settings.items() if value is not None},
+    )  # fmt: skip
+    if json:
+        print(json_module.dumps(json_module.loads((out / RECORD).read_text(encoding="utf-8")), indent=2))
+    else:
+        print(f"{found.sentence}\n\n{found.table()}")
+        print(found.report)
+    return 0

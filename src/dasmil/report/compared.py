@@ -1,0 +1,216 @@
+"""The page and the tables of a comparison: the answer first, then scores, differences and what uses space."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from dasmil.models import MODELS
+from dasmil.report.page import Column, Headline, Page, Section, Table, picture, write_page
+from dasmil.report.style import ACCENT, FAINT, FONT, GREY, INK, look, new_figure
+from dasmil.report.words import display_name
+from dasmil.runs import Run
+from dasmil.stats.compared import Compared, Gap
+
+WITHOUT_DISTANCE = "sa"
+DISTANCE = ("das-mil", "disc-rel-sa", "sa-alibi", "sa-rope")
+"""The same attention as WITHOUT_DISTANCE, with distances."""
+
+
+def answer(found: Compared) -> str:
+    """The sentence at the top: what distance adds where that was asked, else the best model and the next."""
+    names = [m.name for m in found.models]
+    for name in DISTANCE:
+        if name in names and WITHOUT_DISTANCE in names:
+            gap = found.gap(name, WITHOUT_DISTANCE)
+            return (
+                f"On this cohort distance adds {_signed(gap.difference)} {_interval(gap)} AUROC over the same "
+                f"attention without it ({name} against {WITHOUT_DISTANCE}): {_verdict(gap)}."
+            )
+    gap = found.gap(names[0], names[1])
+    return (
+        f"On this cohort {names[0]} has the highest AUROC, {found.models[0].auroc:.3f}, {abs(gap.difference):.3f} "
+        f"{_interval(gap)} above {names[1]}: {_verdict(gap)}."
+    )
+
+
+def _verdict(gap: Gap) -> str:
+    if not gap.shown:
+        return "not shown"
+    return "shown" if gap.difference > 0 else "shown, it does harm"
+
+
+def _signed(value: float) -> str:
+    return f"{value:.3f}" if value >= 0 else f"-{-value:.3f}"
+
+
+def _interval(gap: Gap) -> str:
+    return f"[{_signed(gap.low)}, {_signed(gap.high)}]"
+
+
+def _rows(found: Compared) -> list[list[str]]:
+    """Model, position, AUROC, interval, difference from the best with its interval, corrected p."""
+    best, rows = found.models[0], []
+    for m in found.models:
+        row = [m.name, _position(m.name), f"{m.auroc:.3f}", f"[{m.low:.3f}, {m.high:.3f}]", f"{m.rank:.2f}"]
+        if m is best:
+            rows.append([*row, "", "", ""])
+            continue
+        gap = found.gap(m.name, best.name)
+        rows.append([*row, _signed(gap.difference), _interval(gap), _p(gap.p_holm)])
+    return rows
+
+
+HEAD = ["Model", "Position", "AUROC", "95 % interval", "Mean rank", "Minus the best", "95 % interval", "p (Holm)"]
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _position(name: str) -> str:
+    model = MODELS.get(name.split(" ")[0])
+    return "" if model is None else model.position
+
+
+def markdown_table(found: Compared) -> str:
+    lines = [HEAD, ["---"] * len(HEAD), *_rows(found)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{_measured(found)}\n"
+
+
+def latex_table(found: Compared) -> str:
+    """A tabular for the booktabs package."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(cell.replace("%", r"\%").replace("<", "$<$").replace("_", r"\_") for cell in cells) + r" \\"
+
+    body = "\n".join(line(row) for row in _rows(found))
+    return (
+        "\\begin{tabular}{llrlrrlr}\n\\toprule\n" + line(HEAD) + "\n\\midrule\n" + body
+        + "\n\\bottomrule\n\\end{tabular}\n% " + _measured(found) + "\n"
+    )  # fmt: skip
+
+
+def csv_table(found: Compared) -> str:
+    """One row for each pair of models, unrounded."""
+    head = ["first", "second", "auroc_first", "auroc_second", "difference", "low", "high", "p", "p_holm"]
+    score = {m.name: m.auroc for m in found.models}
+    rows = [
+        [g.first, g.second, score[g.first], score[g.second], g.difference, g.low, g.high, g.p, g.p_holm]
+        for g in found.gaps
+    ]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    return text.getvalue()
+
+
+def _measured(found: Compared) -> str:
+    folds = f"{found.folds} folds" if found.folds > 1 else "one split"
+    seeds = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
+    return (
+        f"{found.bags} bags of {found.patients} patients, {folds}, {seeds} each; AUROC is the mean over folds and "
+        "seeds, intervals and p from resampled patients, the same for all models, p corrected by Holm for "
+        f"{len(found.gaps)} comparisons."
+    )
+
+
+def write_compared(found: Compared, sentence: str, runs: Mapping[str, Run], split: str, path: Path) -> Path:
+    """The page of a comparison."""
+    best = found.models[0]
+    pairs = [
+        [g.first, g.second, _signed(g.difference), _interval(g), _p(g.p), _p(g.p_holm), "yes" if g.shown else "no"]
+        for g in found.gaps
+    ]
+    names = ("First", "Second", "Difference", "95 % interval", "p", "p (Holm)", "Shown")
+    caption = (
+        "Mean rank over resamples of the patients, 1 is the best. A bar joins models among whom no difference is shown."
+    )
+    page = Page(
+        title=sentence,
+        kicker="dasmil compare",
+        lead=sentence,
+        headlines=[
+            Headline(f"{display_name(best.name)}, AUROC", f"{best.auroc:.3f}", f"[{best.low:.3f}, {best.high:.3f}]")
+        ],
+        remarks=[_measured(found), f"Scored on {split}."],
+        sections=[
+            Section("Ranks", pictures=[picture(critical_difference(found), "Critical-difference plot", caption)]),
+            Section("Models", tables=[Table([Column(h, i > 1) for i, h in enumerate(HEAD)], _rows(found))]),
+            Section("Every pair", tables=[Table([Column(h, i > 1) for i, h in enumerate(names)], pairs)]),
+            *([_space_section(found)] if found.space else []),
+            Section("Budget", text=[_BUDGET], tables=[_budget(runs)]),
+        ],
+    )  # fmt: skip
+    return write_page(page, path)
+
+
+_BUDGET = (
+    "All models have the same bags, folds and settings of training; what das-mil spends on several starts is in its "
+    "seconds."
+)
+
+
+def _budget(runs: Mapping[str, Run]) -> Table:
+    rows = []
+    for name, run in runs.items():
+        parameters = sum(p.numel() for p in run.all_seeds[0].model().parameters())
+        histories = [seed.history for seed in run.all_seeds]
+        seconds = sum(float(h["seconds"].sum()) for h in histories if "seconds" in h)
+        epochs = max(int(h["epoch"][-1]) for h in histories)
+        rows.append([name, f"{parameters:,}", str(epochs), f"{seconds:,.0f}", str(run.path)])
+    numbers = [Column(name, True) for name in ("Parameters", "Epochs", "Seconds")]
+    return Table([Column("Model"), *numbers, Column("Run")], rows)
+
+
+def _space_section(found: Compared) -> Section:
+    """Which models use positions at all, and which only the order of the file."""
+    rows = []
+    for s in found.space:
+        uses = "positions" if s.coords.p < 0.05 and s.coords.difference > 0 else ""
+        order = "the order of the file" if s.rows.p < 0.05 and s.rows.difference > 0 else ""
+        rows.append([
+            s.name, f"{_signed(s.coords.difference)} {_interval(s.coords)}",
+            f"{_signed(s.rows.difference)} {_interval(s.rows)}", " and ".join(filter(None, (uses, order))) or "neither",
+        ])  # fmt: skip
+    lost = [Column(f"Lost, {what} shuffled", True) for what in ("coordinates", "rows")]
+    columns = [Column("Model"), *lost, Column("Uses")]
+    text = [
+        "AUROC lost when positions are dealt out anew among the instances of a bag, and when a bag only lists its "
+        "instances in another order. A model that knows no positions loses exactly nothing by the first."
+    ]
+    return Section("Does it use space?", text=text, tables=[Table(columns, rows)])
+
+
+def critical_difference(found: Compared) -> Figure:
+    """Models on the line of their mean ranks, groups without a shown difference joined by bars."""
+    models = sorted(found.models, key=lambda m: m.rank)
+    groups, half = found.alike(), (len(models) + 1) // 2
+    depth = 0.35 * (1 + len(groups))
+    with look():
+        figure, (axis,) = new_figure(620, 70 + 22 * half + 14 * len(groups))
+        low, high = 1, max(len(models), 2)
+        axis.set_xlim(low - 0.9, high + 0.9)
+        axis.set_ylim(-depth - half, 0.6)
+        axis.axis("off")
+        axis.plot([low, high], [0, 0], color=FAINT, linewidth=1)
+        for tick in range(low, high + 1):
+            axis.plot([tick, tick], [0, 0.15], color=FAINT, linewidth=1)
+            axis.text(tick, 0.22, str(tick), ha="center", va="bottom", fontsize=FONT - 1)
+        for place, model in enumerate(models):
+            left = place < half
+            y = -depth - (place if left else len(models) - 1 - place)
+            side = low - 0.1 if left else high + 0.1
+            colour = ACCENT if place == 0 else GREY
+            axis.plot([model.rank, model.rank, side], [0, y, y], color=colour, linewidth=1)
+            label = f"{display_name(model.name)} ({model.rank:.2f})"
+            axis.text(side, y, label, ha="right" if left else "left", va="center", fontsize=FONT)
+        ranks = {m.name: m.rank for m in models}
+        for number, group in enumerate(groups):
+            y = -0.35 * (number + 1)
+            ends = [ranks[group[0]] - 0.04, ranks[group[-1]] + 0.04]
+            axis.plot(ends, [y, y], color=INK, linewidth=3)
+    return figure

@@ -1,0 +1,186 @@
+"""Several models on the same bags: scores, paired differences, and which of them are more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.errors import InputError
+from dasmil.stats.ranking import auroc
+from dasmil.stats.resample import interval, resampled
+
+Array = NDArray[np.float64]
+LEVEL = 0.05
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPart:
+    """A fold (or the only part) of the bags: labels [n], patients [n], and of each seed scores [n] or [n, classes]."""
+
+    labels: NDArray[np.int64]
+    patients: Sequence[str]
+    scores: Sequence[Array]
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """AUROC of a model, mean over folds and seeds, with a 95 % interval; rank: mean over resamples, 1 is the best."""
+
+    name: str
+    auroc: float
+    low: float
+    high: float
+    rank: float
+
+
+@dataclass(frozen=True)
+class Gap:
+    """AUROC of ``first`` minus that of ``second`` with a 95 % interval from paired resamples of patients.
+
+    p: two-sided, from the resamples; p_holm: corrected for the number of comparisons; shown: whether that is below 5 %.
+    """
+
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+
+    @property
+    def shown(self) -> bool:
+        return self.p_holm < LEVEL
+
+
+@dataclass(frozen=True)
+class SpaceScore:
+    """What a model loses when positions are dealt out anew, or when the instances are only listed in another order."""
+
+    name: str
+    coords: Gap
+    rows: Gap
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Models by AUROC, best first, and all pairs of them."""
+
+    bags: int
+    patients: int
+    folds: int
+    seeds: int
+    models: Sequence[ModelScore]
+    gaps: Sequence[Gap]
+    space: Sequence[SpaceScore] = field(default_factory=tuple)
+
+    def gap(self, first: str, second: str) -> Gap:
+        """The difference of two models, in this direction."""
+        for g in self.gaps:
+            if (g.first, g.second) == (first, second):
+                return g
+            if (g.first, g.second) == (second, first):
+                return Gap(first, second, -g.difference, -g.high, -g.low, g.p, g.p_holm)
+        raise InputError(f"{first} and {second} were not compared")
+
+    def alike(self) -> list[list[str]]:
+        """The largest groups of neighbours in rank among whom no difference is shown."""
+        order = [m.name for m in sorted(self.models, key=lambda m: m.rank)]
+        groups: list[list[str]] = []
+        for start in range(len(order)):
+            end = start + 1
+            while end < len(order) and not any(self.gap(one, order[end]).shown for one in order[start:end]):
+                end += 1
+            group = order[start:end]
+            if len(group) > 1 and not any(set(group) <= set(known) for known in groups):
+                groups.append(group)
+        return groups
+
+
+def compare_scores(
+    models: Mapping[str, Sequence[ScoredPart]], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Compared:
+    """Compare models that scored the same parts; patients are resampled within parts, the same for all models."""
+    if len(models) < 2:
+        raise InputError(f"{len(models)} model was given, expected two or more to compare")
+    first = next(iter(models.values()))
+    for name, parts in models.items():
+        _check_same(name, parts, first)
+    exact = {name: float(_over_parts(parts, None)[0]) for name, parts in models.items()}
+    draws = [
+        np.concatenate(list(resampled(part.labels, part.patients, resamples, seed + number)))
+        for number, part in enumerate(first)
+    ]
+    drawn = {name: _over_parts(parts, draws) for name, parts in models.items()}
+    order = sorted(models, key=lambda name: -exact[name])
+    table = np.stack([drawn[name] for name in order])
+    ranks = (table[:, None] < table[None]).sum(1) + ((table[:, None] == table[None]).sum(1) - 1) / 2 + 1
+    scored = []
+    for i, name in enumerate(order):
+        low, high = interval(drawn[name])
+        scored.append(ModelScore(name, exact[name], low, high, float(ranks[i].mean())))
+    pairs = list(combinations(order, 2))
+    gaps = [gap_of(a, b, exact[a] - exact[b], drawn[a] - drawn[b]) for a, b in pairs]
+    corrected = holm([g.p for g in gaps])
+    patients = {patient for part in first for patient in part.patients}
+    return Compared(
+        sum(len(part.labels) for part in first), len(patients), len(first), len(first[0].scores), scored,
+        [Gap(g.first, g.second, g.difference, g.low, g.high, g.p, p) for g, p in zip(gaps, corrected, strict=True)],
+    )  # fmt: skip
+
+
+def paired_gap(name: str, before: Sequence[ScoredPart], after: Sequence[ScoredPart], *, seed: int = 0) -> Gap:
+    """What a model loses from ``before`` to ``after``, scores of the same bags."""
+    found = compare_scores({name: before, f"{name}, changed": after}, resamples=RESAMPLES, seed=seed)
+    return found.gap(name, f"{name}, changed")
+
+
+def gap_of(first: str, second: str, difference: float, draws: Array) -> Gap:
+    """p: twice the share of resamples on the wrong side of 0, one added to each side so that none is impossible."""
+    kept = draws[np.isfinite(draws)]
+    wrong = min(int((kept <= 0).sum()), int((kept >= 0).sum()))
+    p = min(1.0, 2 * (wrong + 1) / (len(kept) + 1))
+    low, high = interval(draws)
+    return Gap(first, second, difference, low, high, p, p)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's correction for several comparisons."""
+    order = sorted(range(len(p)), key=p.__getitem__)
+    corrected, highest = [0.0] * len(p), 0.0
+    for place, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p) - place) * p[index]))
+        corrected[index] = highest
+    return corrected
+
+
+def macro_auroc(scores: Array, labels: NDArray[np.int64], weights: Array | None) -> Array:
+    """[draws]; for more than two classes the mean over one class against the rest."""
+    if scores.ndim == 1:
+        return auroc(scores, labels == 1, weights)
+    return np.mean([auroc(scores[:, c], labels == c, weights) for c in range(scores.shape[1])], axis=0)
+
+
+def _over_parts(parts: Sequence[ScoredPart], draws: Sequence[Array] | None) -> Array:
+    """Mean AUROC over seeds, then over parts [draws]; a part whose draw lacks a class does not count in it."""
+    per_part = [
+        np.mean([macro_auroc(s, part.labels, None if draws is None else draws[i]) for s in part.scores], axis=0)
+        for i, part in enumerate(parts)
+    ]
+    table = np.stack(per_part)
+    there = np.isfinite(table)
+    return np.where(there, table, 0).sum(0) / np.maximum(there.sum(0), 1)
+
+
+def _check_same(name: str, parts: Sequence[ScoredPart], first: Sequence[ScoredPart]) -> None:
+    same = len(parts) == len(first) and all(
+        np.array_equal(a.labels, b.labels) and list(a.patients) == list(b.patients)
+        for a, b in zip(parts, first, strict=False)
+    )
+    if not same:
+        raise InputError(f"{name} was scored on other bags or folds than the first model: compare like with like")

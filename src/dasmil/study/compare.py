@@ -1,0 +1,207 @@
+"""A fair comparison: models on the same splits with the same settings, paired differences, and who uses space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dasmil.errors import DataError, InputError, unknown_name
+from dasmil.files import write_json, write_text
+from dasmil.models import MODELS
+from dasmil.report.compared import answer, csv_table, latex_table, markdown_table, write_compared
+from dasmil.runs import Run, is_begun
+from dasmil.stats import probabilities
+from dasmil.stats.compared import Compared, ScoredPart, SpaceScore, compare_scores, paired_gap
+from dasmil.study.data import StudyData
+from dasmil.study.notes import Note, silent
+from dasmil.study.progress import Watch, unseen
+from dasmil.study.settings import gather_settings
+from dasmil.study.spec import CohortSpec
+from dasmil.study.training import train_study
+
+if TYPE_CHECKING:
+    from dasmil.engine import EngineOptions
+    from dasmil.types import Bag
+
+DEFAULT_MODELS = ("das-mil", "sa", "ab-mil", "clam-sb", "mean-pool")
+RECORD, PAGE = "comparison.json", "report.html"
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out: sentence (the answer), compared (scores and differences), runs by name, folder of the files."""
+
+    sentence: str
+    compared: Compared
+    runs: Mapping[str, Run]
+    folder: Path
+
+    @property
+    def report(self) -> Path:
+        return self.folder / PAGE
+
+    def table(self, kind: str = "markdown") -> str:
+        """The table of the paper: "markdown", "latex" or "csv"."""
+        makers = {"markdown": markdown_table, "latex": latex_table, "csv": csv_table}
+        if kind not in makers:
+            raise unknown_name("kind of table", kind, makers)
+        return makers[kind](self.compared)
+
+
+def compare(
+    data: CohortSpec | Sequence[str | Path],
+    models: Sequence[str] = DEFAULT_MODELS,
+    *,
+    out: str | Path,
+    folds: int = 5,
+    seeds: int = 1,
+    split_seed: int = 0,
+    recipe: str | None = None,
+    space_test: bool = False,
+    engine: EngineOptions | None = None,
+    note: Note = silent,
+    watch: Watch = unseen,
+    **settings: Any,
+) -> Comparison:
+    """Compare models on a cohort, or runs that are there, as `dasmil compare` does.
+
+    Example: ``found = dasmil.compare(dasmil.CohortSpec(bags="features", labels="labels.csv"), out="runs/compared")``
+
+    data: a cohort, on which each of ``models`` is cross-validated on the same folds with the same settings below
+    ``out`` (what is finished there is not trained again), or folders of runs on the same bags. space_test: score every
+    model again with shuffled coordinates and with shuffled rows. settings: of training, for all models alike.
+    """
+    folder = Path(out)
+    if not isinstance(data, CohortSpec):
+        return compare_runs([Run.read(path) for path in data], folder, space_test=space_test, note=note)
+    if len(set(models)) < max(2, len(models)):
+        raise InputError(f"models are {', '.join(models)}: expected two or more different ones")
+    source = StudyData(cohort=data, folds=folds, split_seed=split_seed, recipe=recipe)
+    runs = []
+    for name in models:
+        if name not in MODELS:
+            raise unknown_name("model", name, MODELS)
+    for name in models:
+        chosen = gather_settings(name, recipe, None, settings, {}, source.preset)
+        own = folder / name
+        note(f"{name}:")
+        resume = any(is_begun(part) for part in (own, *own.glob("fold-*")))
+        runs.append(
+            train_study(source, name, own, chosen, seeds=seeds, engine=engine, resume=resume, note=note, watch=watch)
+        )
+    return compare_runs(runs, folder, space_test=space_test, note=note)
+
+
+def compare_runs(runs: Sequence[Run], out: Path, *, space_test: bool = False, note: Note = silent) -> Comparison:
+    """Compare runs that scored the same bags, and write the page, the tables and the record to a folder."""
+    named = _names(runs)
+    split = next((s for s in runs[0].splits if s != "train" and all(s in run.splits for run in runs)), None)
+    if split is None:
+        raise InputError("the runs have no set of bags that all have scored: open their test sets with dasmil evaluate")
+    scored = {name: scored_parts(run, split) for name, run in named.items()}
+    found = compare_scores(scored, seed=SEED)
+    if space_test:
+        found = replace(found, space=[_space(name, run, scored[name], split, note) for name, run in named.items()])
+    comparison = Comparison(answer(found), found, named, out)
+    _write(comparison, split)
+    return comparison
+
+
+def scored_parts(run: Run, split: str) -> list[ScoredPart]:
+    """What a run's seeds said about a split, fold by fold, in the order of the names of the bags."""
+    parts = []
+    for part in run.parts:
+        per_seed = [seed.predictions(split) for seed in part.seeds.values()]
+        order = np.argsort(np.array(per_seed[0].bag_ids))
+        patients = [per_seed[0].patients[i] for i in order]
+        parts.append(ScoredPart(per_seed[0].labels[order], patients, [p.probabilities[order] for p in per_seed]))
+    return parts
+
+
+def _names(runs: Sequence[Run]) -> dict[str, Run]:
+    """Runs by the name of their model, where two have the same also by that of their folder."""
+    models = [run.model for run in runs]
+    names = [m if models.count(m) == 1 else f"{m} ({run.path.name})" for m, run in zip(models, runs, strict=True)]
+    if len(set(names)) < len(names):
+        raise InputError(f"two of the runs are the same: {', '.join(str(run.path) for run in runs)}")
+    return dict(zip(names, runs, strict=True))
+
+
+def _space(name: str, run: Run, before: Sequence[ScoredPart], split: str, note: Note) -> SpaceScore:
+    """Score a run's bags again, with positions dealt out anew and with the instances in another order."""
+    note(f"{name}: shuffled coordinates and rows")
+    sets = [part.tests[split] for part in _rounds(run)]
+    gaps = {}
+    for kind in ("coords", "rows"):
+        after = [
+            _scored_again(part, bags, kind, known) for part, bags, known in zip(run.parts, sets, before, strict=True)
+        ]
+        gaps[kind] = paired_gap(name, before, after, seed=SEED)
+    return SpaceScore(name, gaps["coords"], gaps["rows"])
+
+
+def _rounds(run: Run) -> Sequence[Any]:
+    origin = run.origin
+    if "cohort" not in origin or not run.folds:
+        raise InputError(
+            f"{run.path} cannot be scored again: --space-test needs cross-validations (--folds) of one's own bags"
+        )
+    cohort = CohortSpec.from_record(origin["cohort"])
+    return StudyData(cohort=cohort, folds=len(run.folds), split_seed=origin.get("split_seed", 0)).rounds()
+
+
+def _scored_again(run: Run, bags: Sequence[Bag], kind: str, known: ScoredPart) -> ScoredPart:
+    """The bags of one fold, changed; the same change for all seeds and models."""
+    models = run.models()
+    rows: dict[str, list[np.ndarray]] = {}
+    for number, bag in enumerate(bags):
+        changed = shuffled(bag, kind, SEED + number)
+        with torch.inference_mode():
+            rows[bag.bag_id] = [
+                model(changed.features, changed.coords, section=changed.section).logit.double().numpy()
+                for model in models
+            ]
+    order = sorted(rows)
+    if len(order) != len(known.labels):
+        raise DataError(
+            f"{run.path} scored {len(known.labels)} bags, {len(order)} are found now: the cohort has changed"
+        )
+    scores = [
+        probabilities(np.stack([rows[bag][m] for bag in order]), model.n_classes) for m, model in enumerate(models)
+    ]
+    return ScoredPart(known.labels, known.patients, scores)
+
+
+def shuffled(bag: Bag, kind: str, seed: int) -> Bag:
+    """The bag with positions dealt out anew within each section ("coords"), or its rows in another order ("rows")."""
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "rows":
+        order = torch.randperm(len(bag), generator=generator)
+        section = None if bag.section is None else bag.section[order]
+        return replace(
+            bag, features=bag.features[order], coords=bag.coords[order], section=section, instance_labels=None,
+            key_instances=None, instance_ids=None,
+        )  # fmt: skip
+    coords = bag.coords.clone()
+    sections = torch.zeros(len(bag), dtype=torch.int64) if bag.section is None else bag.section
+    for number in sections.unique():
+        inside = torch.nonzero(sections == number)[:, 0]
+        coords[inside] = bag.coords[inside[torch.randperm(len(inside), generator=generator)]]
+    return replace(bag, coords=coords)
+
+
+def _write(comparison: Comparison, split: str) -> None:
+    out = comparison.folder
+    out.mkdir(parents=True, exist_ok=True)
+    record = {"sentence": comparison.sentence, "split": split, **asdict(comparison.compared)}
+    record["runs"] = {name: str(run.path) for name, run in comparison.runs.items()}
+    write_json(out / RECORD, record)
+    for kind, suffix in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
+        write_text(out / f"table.{suffix}", comparison.table(kind))
+    write_compared(comparison.compared, comparison.sentence, comparison.runs, split, out / PAGE)
