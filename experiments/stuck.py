@@ -109,7 +109,9 @@ def _load(data: str, cells: Path | None, um_per_pixel: float) -> tuple[Sequence[
             raise SystemExit("contact needs --cells, a table with patient, x, y and cell_type")
         fields = read_table(cells, bag="patient", unit="px", um_per_unit=um_per_pixel, one_hot="cell_type")
         crops = contact_crops(fields)
-        fold = make_folds([str(crop.patient_id) for crop in crops], [crop.label for crop in crops], 5)[1]
+        fold = make_folds([str(crop.patient_id) for crop in crops], [crop.label for crop in crops], 5, val_share=None)[
+            1
+        ]
         train = sorted(fold.train + fold.val)[::2]  # every second crop: 20 seeds in an hour
         return [crops[i] for i in train], [crops[i] for i in fold.test], ContactTask().radius_um
     train, test = dasmil.load_dataset(data, split="train"), dasmil.load_dataset(data, split="test-large")

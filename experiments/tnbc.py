@@ -55,7 +55,7 @@ def contact(
     """
     task = ContactTask()
     crops = contact_crops(_fields(cells, um_per_pixel), task)
-    rounds = make_folds([str(crop.patient_id) for crop in crops], [crop.label for crop in crops], folds)
+    rounds = make_folds([str(crop.patient_id) for crop in crops], [crop.label for crop in crops], folds, val_share=None)
     print(f"{len(crops)} crops, {sum(crop.label or 0 for crop in crops)} positive", flush=True)
     record: dict[str, Any] = {"crops": len(crops), "radius_um": task.radius_um, "folds": {}}
     if out.exists():
@@ -115,7 +115,9 @@ def label(
             if len(done) > repeat:
                 continue
             scores, stuck = [0.0] * len(whole), 0
-            for fold in make_folds([f.bag_id for f in whole], [f.label for f in whole], folds, seed=repeat):
+            for fold in make_folds(
+                [f.bag_id for f in whole], [f.label for f in whole], folds, seed=repeat, val_share=None
+            ):
                 train = sorted(fold.train + fold.val)
                 if name in MEASURES:
                     found = _regression_scores([whole[i] for i in train], [whole[i] for i in fold.test], MEASURES[name])

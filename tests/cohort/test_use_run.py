@@ -116,11 +116,15 @@ def test_key_instances_of_a_cohort_without_any_leave_the_test_set_locked(made: P
     assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
 
 
-def test_files_for_a_run_of_patients_are_warned_of(made: Path) -> None:
+def test_files_for_a_run_of_patients_are_warned_of(made: Path, tmp_path: Path) -> None:
     for per_patient in (True, False):
         record = CohortSpec(bags=made / "bags", per_patient=per_patient).as_record()
         said: list[str] = []
-        assert len(read_alike({"cohort": record}, BagSpec(bags=made / "bags"), said.append)) == 30
+        bags = tmp_path / f"{per_patient}"
+        shutil.copytree(made / "bags", bags)
+        with h5py.File(bags / "made-0007.h5", "r+") as file:
+            del file.attrs["patient_id"]
+        assert len(read_alike({"cohort": record}, BagSpec(bags=bags), said.append)) == 30
         warned = [line for line in said if line.startswith("Warning")]
         assert [("all their slides joined; here each file is predicted alone" in line) for line in warned] == [
             True
@@ -231,3 +235,72 @@ def test_a_slide_with_nan_features_is_left_out_like_other_bad_ones(
     assert [row["bag_id"] for row in rows if not row["probability"]] == ["made-0004"]
     with pytest.raises(DataError, match="made-0004"):
         run("train", *cohort, "--strict", "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "strict")
+
+
+def test_predict_tells_spread_logit_and_every_class_by_name(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["slide,label", *(f"made-{i:04d},{('WT', 'MUT')[i % 2]}" for i in range(30))]))
+    out = tmp_path / "run"
+    cohort = ("--bags", made / "bags", "--labels", labels, "--model", "mean-pool", "--epochs", 1)
+    assert run("train", *cohort, "--seeds", 2, "--out", out) == 0
+    assert "Positive: MUT, by its name (--positive WT for the other)" in capsys.readouterr().err
+    assert read(out / "data.json")["classes"] == ["WT", "MUT"]
+    assert run("predict", out, "--bags", made / "bags", "-o", tmp_path / "p.csv") == 0
+    threshold = read(out / "summary.json")["threshold"]["decision"]
+    assert f"Positive: MUT, from probability {threshold:.3f} on" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    seeds = [
+        {row["bag_id"]: row for row in csv.DictReader((out / f"seed-{k}" / "predictions.csv").open())} for k in (0, 1)
+    ]
+    known = [row for row in rows if row["bag_id"] in seeds[0]]
+    assert len(known) > 20
+    for row in known:
+        own = [seed[row["bag_id"]] for seed in seeds]
+        p = np.array([float(one["probability"]) for one in own])
+        assert float(row["probability"]) == pytest.approx(p.mean(), abs=1e-6)
+        assert float(row["probability_sd"]) == pytest.approx(p.std(ddof=1), abs=1e-6)
+        assert float(row["logit"]) == pytest.approx(np.mean([float(one["logit"]) for one in own]), abs=1e-5)
+        assert float(row["probability_WT"]) == pytest.approx(1 - p.mean(), abs=1e-6)
+        assert row["class"] == ("WT", "MUT")[int(p.mean() >= threshold)]
+    assert run("train", *cohort, "--positive", "WT", "--out", tmp_path / "other") == 0
+    assert read(tmp_path / "other" / "data.json")["classes"] == ["MUT", "WT"]
+    with pytest.raises(InputError, match="--positive and --classes both order the classes"):
+        run("train", *cohort, "--positive", "WT", "--classes", "MUT,WT", "--out", tmp_path / "both")
+
+
+def test_slides_of_a_new_patient_are_predicted_together(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, table, out = (tmp_path / name for name in ("labels.csv", "slides.csv", "run"))
+    rows = [f"made-{i:04d},{'ab'[(i // 2) % 2]},p{i // 2}" for i in range(30)]
+    labels.write_text("\n".join(["slide,label,patient", *rows]))
+    cohort = ("--bags", made / "bags", "--labels", labels, "--per-patient", "--model", "mean-pool", "--epochs", 1)
+    assert run("train", *cohort, "--out", out) == 0
+    new = tmp_path / "new"
+    new.mkdir()
+    for i in range(5):
+        shutil.copy(made / "bags" / f"made-{i:04d}.h5", new)
+        with h5py.File(new / f"made-{i:04d}.h5", "r+") as file:
+            del file.attrs["patient_id"]
+    owners = [f"made-{i:04d}.svs,p{i // 2}" for i in range(6)]
+    table.write_text("\n".join(["FILENAME,PATIENT", *owners, "made-0029,gone"]))
+    capsys.readouterr()
+    assert run("predict", out, "--bags", new, "--slide-table", table, "-o", tmp_path / "p.csv") == 1
+    said = capsys.readouterr().err
+    assert "The slides of a patient are joined, as the run was trained" in said
+    assert "2 patients lack a slide of the slide table: p2, gone" in said
+    found = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "p.csv").open())}
+    assert list(found) == ["p0", "p1", "p2", "gone"]
+    assert found["p2"]["problem"] == "slide made-0005 of the slide table has no file"
+    assert (found["gone"]["probability"], found["gone"]["problem"][:15]) == ("", "slide made-0029")
+    trained = {row["bag_id"]: row for row in csv.DictReader((out / "seed-0" / "predictions.csv").open())}
+    same = [name for name in ("p0", "p1") if name in trained]
+    assert same
+    for name in same:  # exactly the bag that training saw
+        assert float(found[name]["probability"]) == pytest.approx(float(trained[name]["probability"]), abs=1e-6)
+    assert run("predict", out, "--bags", new, "-o", tmp_path / "alone.csv") == 0
+    assert "each file is predicted alone, because nothing says whose made-0000 is" in capsys.readouterr().err
+    with pytest.raises(DataError, match="give --slide-table"):
+        run("predict", out, "--bags", new, "--per-patient", "-o", tmp_path / "none.csv")

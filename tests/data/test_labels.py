@@ -93,6 +93,11 @@ def test_class_order() -> None:
     assert class_names(["10", "2", "2"]) == ("2", "10")
     assert class_names(["Tumor", "Normal"]) == ("Normal", "Tumor")
     assert class_names(["a", "b"], ["b", "a"]) == ("b", "a")
+    assert class_names(["a", "b"], positive="a") == ("b", "a")
+    with pytest.raises(InputError, match="unknown class 'c'"):
+        class_names(["a", "b"], positive="c")
+    with pytest.raises(InputError, match="--positive is for two classes, but there are 3"):
+        class_names(["a", "b", "c"], positive="a")
     with pytest.raises(InputError, match="the table has slides of 'b', 'c, d', expected 'a': correct these labels"):
         class_names(["a", "c, d", "b"], ["a"])
     with pytest.raises(InputError, match="classes were given as 'a', 'a': name each once"):

@@ -36,6 +36,16 @@ def test_folds_hold_every_bag_once_and_no_patient_twice(seed: int, n: int) -> No
         assert {labels[i] for i in fold.val} == {0, 1}
 
 
+def test_a_fold_trains_on_most_of_what_it_does_not_test() -> None:
+    patients = [f"p{i}" for i in range(120)]
+    labels = [i % 2 for i in range(120)]
+    for fold in make_folds(patients, labels, 3, seed=1):
+        assert (len(fold.train), len(fold.val), len(fold.test)) == (68, 12, 40)
+        assert sum(labels[i] for i in fold.val) == 6
+    for fold in make_folds(patients, labels, 3, seed=1, val_share=None):
+        assert (len(fold.train), len(fold.val), len(fold.test)) == (40, 40, 40)
+
+
 def test_folds_are_stratified() -> None:
     patients = [f"p{i}" for i in range(100)]
     labels = [int(i < 20) for i in range(100)]
@@ -60,8 +70,12 @@ def test_impossible_splits() -> None:
         make_folds(patients, labels, 3)
     with pytest.raises(InputError, match="only 4 patients"):
         make_folds(patients, labels, 5)
-    with pytest.raises(InputError, match="expected at least 3"):
+    with pytest.raises(InputError, match="class 0 has 1 patients outside a test fold"):
         make_folds(patients, labels, 2)
+    with pytest.raises(InputError, match="expected at least 3"):
+        make_folds(patients, labels, 2, val_share=None)
+    with pytest.raises(InputError, match="expected at least 2"):
+        make_folds(patients, labels, 1)
     with pytest.raises(InputError, match="sum to 1"):
         split_patients(patients, labels, {"train": 0.5, "val": 0.2})
     with pytest.raises(InputError, match="too few"):

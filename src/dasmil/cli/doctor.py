@@ -24,6 +24,7 @@ def doctor(
     label_column: str | None = None,
     patient_column: str | None = None,
     split_column: str | None = None,
+    positive: str | None = None,
     mpp: str | None = None,
     tile_um: float | None = None,
     scale_table: Path | None = None,
@@ -45,6 +46,8 @@ def doctor(
         CSV with slide, label, and optionally patient and split; also CLAM's and STAMP's tables.
     slide_table
         STAMP's slide table (patient, file name), when --labels is its table of patients.
+    positive
+        Of two classes the positive one (default: by the usual words, as in training).
     mpp
         Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
     tile_um
@@ -80,7 +83,7 @@ def doctor(
         )  # fmt: skip
     scales = read_scales(mpp, tile_um, scale_table)
     checkup = None
-    for step in _shown(check_bags(bags, rows, scales), quiet=json):
+    for step in _shown(check_bags(bags, rows, scales, positive), quiet=json):
         checkup = step
     assert isinstance(checkup, Checkup)
     if json:

@@ -62,4 +62,4 @@ def evaluate(
         print(json_module.dumps(finite(summary), indent=2))
     else:
         print_summary(summary, stored.classes)
-    return 0
+    return 1 if "left_out" in summary else 0

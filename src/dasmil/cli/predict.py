@@ -19,6 +19,8 @@ def predict(
     mpp: str | None = None,
     tile_um: float | None = None,
     scale_table: Path | None = None,
+    per_patient: Annotated[bool, Parameter(negative="")] = False,
+    slide_table: Path | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Predict every bag of a folder with the mean probability over all seeds (and folds) of a run.
@@ -32,14 +34,19 @@ def predict(
     bags
         Folder of feature files.
     output
-        CSV to write: bag_id, probability, prediction (1 from the run's threshold on), class (its name in the label
-        table); with more than two classes one probability each, in the order that training showed.
+        CSV to write: bag_id, probability (of the positive class), prediction (1 from the run's threshold on), class
+        (its name), probability_sd (over the models), logit, and the probability of every class by its name.
     mpp
         Micrometres per level-0 pixel, where the files do not say.
     tile_um
         Edge of a tile in micrometres, where the files do not say.
     scale_table
         CSV with slide and any of mpp, tile_um, for slides that differ.
+    per_patient
+        Join the slides of a patient, each a section; so it is without being asked where the run was trained like this.
+    slide_table
+        CSV with slide and patient, where bag files do not name their patient. A patient of whom a slide has no file
+        is predicted without it and named.
     strict
         Refuse slides that cannot be read, instead of leaving them out: then they are rows of the CSV without a
         probability, with the reason, and the exit code is 1.
@@ -51,10 +58,14 @@ def predict(
     from dasmil.study.spec import BagSpec
 
     stored = Run.read(run)
-    found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict)
+    found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict,
+                    per_patient=per_patient, slide_table=slide_table)  # fmt: skip
     rows = apply.predict(stored, found, note=say)
     write_csv(output, rows)
     models, left_out = len(stored.all_seeds), sum(bool(row.get("problem")) for row in rows)
-    print(f"{len(rows) - left_out:,} bags, mean of {models} model{'s' if models > 1 else ''}")
+    predicted = sum(row["probability"] != "" for row in rows)
+    print(f"{predicted:,} bags, mean of {models} model{'s' if models > 1 else ''}")
+    if stored.classes == 2 and (names := stored.origin.get("classes")):
+        print(f"Positive: {names[1]}, from probability {0.5 if stored.decision is None else stored.decision:.3f} on")
     print(output)
     return 1 if left_out else 0

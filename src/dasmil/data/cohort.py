@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,17 @@ from dasmil.data.formats import (
     read_features,
     slide_name,
 )
-from dasmil.data.labels import LabelRow
-from dasmil.data.match import Candidate, CohortReport, Match, candidate, match_labels, without_unreadable
+from dasmil.data.labels import LabelRow, plain_slide
+from dasmil.data.match import (
+    NO_FILE,
+    Candidate,
+    CohortReport,
+    Match,
+    Slide,
+    candidate,
+    match_labels,
+    without_unreadable,
+)
 from dasmil.data.scale import Scales
 from dasmil.errors import DataError, InputError, ScaleError
 from dasmil.types import Bag
@@ -51,6 +60,7 @@ class Cohort(Sequence[Bag]):
         scales: Scales | None = None,
         max_instances: int | None = None,
         seed: int = 0,
+        joined: bool = False,
     ) -> None:
         if max_instances is not None and max_instances < 1:
             raise InputError(f"max_instances is {max_instances}, expected a positive number or none at all")
@@ -60,6 +70,7 @@ class Cohort(Sequence[Bag]):
         self.scales = scales or Scales()
         self.max_instances = max_instances
         self.seed = seed
+        self.joined = joined  # every bag is a patient with all slides
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -82,6 +93,40 @@ class Cohort(Sequence[Bag]):
             scales=self.scales,
             max_instances=self.max_instances,
             seed=self.seed,
+            joined=self.joined,
+        )
+
+    def by_patient(self, *, labelled: bool = True) -> Cohort:
+        """One bag per patient: its slides become sections. labelled: False, if labels that differ do not matter."""
+        groups: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.patient_id is None:
+                raise DataError(
+                    f"slide {entry.bag_id!r} has no patient, so it cannot be joined with others of its patient; "
+                    "add a patient column to the label table, or without labels give --slide-table (slide, patient)"
+                )
+            groups.setdefault(entry.patient_id, []).append(entry)
+        joined: list[Entry] = []
+        for patient, slides in groups.items():
+            if labelled and len({slide.label for slide in slides}) > 1:
+                names = ", ".join(
+                    f"{slide.bag_id}: {'none' if slide.label is None else self.classes[slide.label]}"
+                    for slide in slides
+                )
+                raise DataError(
+                    f"patient {patient!r} has slides with different labels ({names}): give the patient one label"
+                )
+            sources = tuple(source for slide in slides for source in slide.sources)
+            paths = tuple(path for slide in slides for path in slide.paths)
+            joined.append(replace(slides[0], bag_id=patient, patient_id=patient, sources=sources, paths=paths))
+        return Cohort(
+            joined,
+            self.classes,
+            self.report,
+            scales=self.scales,
+            max_instances=self.max_instances,
+            seed=self.seed,
+            joined=True,
         )
 
     @property
@@ -136,6 +181,8 @@ def load_cohort(
     *,
     scales: Scales | None = None,
     classes: Sequence[str] | None = None,
+    positive: str | None = None,
+    patients: Mapping[str, str] | None = None,
     per_patient: bool = False,
     max_instances: int | None = None,
     seed: int = 0,
@@ -145,7 +192,9 @@ def load_cohort(
     """Join a folder of feature files (any known format), or bags in memory, with a label table.
 
     labels None: for prediction; class numbers that bags carry themselves are kept. A patient that the table leaves open
-    is that of the bag, a value that contradicts the table's gives way and is reported.
+    is that of the bag, a value that contradicts the table's gives way and is reported. classes: their names in order;
+    positive: of two, the one that is class 1 (default: by the usual words). patients: of slides by ``plain_slide``,
+    where there is no label table.
     A slide whose file is damaged, empty or without positions is left out, and the report says so; with ``read_all``
     (every file is read once) also one with NaN or infinite features.
     strict: slides without a label, labels without a slide and slides left out are errors instead of lines there.
@@ -158,13 +207,23 @@ def load_cohort(
     else:
         found = [Candidate(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
         readers = {bag.bag_id: _memory_source(bag) for bag in bags}
-    matched = match_labels(found, labels, classes)
-    matched = without_unreadable(matched, _unreadable(matched, scales, read_all))
-    report = replace(matched.report, scales_without_slide=scales.without_slide(bag.name for bag in found))
+    if patients is not None:
+        found = [replace(bag, patient=patients.get(plain_slide(bag.name), bag.patient)) for bag in found]
+    matched = match_labels(found, labels, classes, positive)
+    unreadable = _unreadable(matched, scales, read_all)
+    incomplete = _incomplete(matched.slides, unreadable, patients or {})
+    matched = without_unreadable(matched, unreadable)
+    report = replace(
+        matched.report,
+        scales_without_slide=scales.without_slide(bag.name for bag in found),
+        incomplete=incomplete,
+    )
     if strict and report.unmatched:
         raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}; leave --strict out to go on")
-    entries = _per_patient(matched, readers) if per_patient else _per_slide(matched, readers)
-    return Cohort(entries, matched.classes, report, scales=scales, max_instances=max_instances, seed=seed)
+    cohort = Cohort(
+        _entries(matched, readers), matched.classes, report, scales=scales, max_instances=max_instances, seed=seed
+    )
+    return cohort.by_patient() if per_patient else cohort
 
 
 def _unreadable(matched: Match, scales: Scales, features: bool) -> dict[str, str]:
@@ -252,7 +311,24 @@ def _memory_source(bag: Bag) -> Callable[[], Bag]:
     return lambda: bag
 
 
-def _per_slide(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
+def _incomplete(
+    slides: Sequence[Slide], unreadable: Mapping[str, str], patients: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Patients of whom a slide cannot be read or has no file, with these slides."""
+    found: dict[str, list[str]] = {}
+    for slide in slides:
+        if slide.name in unreadable:
+            found.setdefault(slide.patient or slide.name, []).append(
+                f"slide {slide.name} cannot be read: {unreadable[slide.name]}"
+            )
+    present = {plain_slide(slide.name) for slide in slides}
+    for name, patient in patients.items():
+        if name not in present:
+            found.setdefault(patient, []).append(f"slide {name} of the slide table {NO_FILE}")
+    return found
+
+
+def _entries(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
     return [
         Entry(
             bag_id=slide.name,
@@ -264,35 +340,3 @@ def _per_slide(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[En
         )
         for slide in matched.slides
     ]
-
-
-def _per_patient(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
-    groups: dict[str, list] = {}
-    for slide in matched.slides:
-        if slide.patient is None:
-            raise DataError(
-                f"slide {slide.name!r} has no patient, so it cannot be joined with others of its patient; "
-                "add a patient column to the label table"
-            )
-        groups.setdefault(slide.patient, []).append(slide)
-    entries: list[Entry] = []
-    for patient, slides in groups.items():
-        found = {slide.label for slide in slides}
-        if len(found) > 1:
-            names = ", ".join(
-                f"{slide.name}: {'none' if slide.label is None else matched.classes[slide.label]}" for slide in slides
-            )
-            raise DataError(
-                f"patient {patient!r} has slides with different labels ({names}): give the patient one label"
-            )
-        entries.append(
-            Entry(
-                bag_id=patient,
-                label=slides[0].label,
-                patient_id=patient,
-                split=slides[0].split,
-                sources=tuple(readers[slide.name] for slide in slides),
-                paths=tuple(slide.path for slide in slides if slide.path is not None),
-            )
-        )
-    return entries

@@ -14,6 +14,7 @@ from dasmil.data.formats import FeatureFile, find_feature_files, probe_features,
 from dasmil.data.formats.contents import measured_stride, off_grid, shows_stride
 from dasmil.data.labels import LabelRow
 from dasmil.data.match import Match, candidate, check_trainable, match_labels, one_class_parts, shortened
+from dasmil.data.positive import positive_text
 from dasmil.data.scale import Scale, Scales
 from dasmil.errors import DasmilError
 
@@ -58,7 +59,12 @@ class Checkup:
         return {"healthy": self.healthy, "radius_um": self.radius_um, **asdict(self)}
 
 
-def check_bags(bags: Path, labels: Sequence[LabelRow] | None = None, scales: Scales | None = None) -> Iterator[Any]:
+def check_bags(
+    bags: Path,
+    labels: Sequence[LabelRow] | None = None,
+    scales: Scales | None = None,
+    positive: str | None = None,
+) -> Iterator[Any]:
     """Look at every file; yields (done, total, slide) while at work and the Checkup at the end."""
     scales = scales or Scales()
     files = find_feature_files(bags)
@@ -78,7 +84,7 @@ def check_bags(bags: Path, labels: Sequence[LabelRow] | None = None, scales: Sca
         findings.append(Finding("warning", "scale table", f"{len(unused)} rows without a slide: {shortened(unused)}"))
     cohort: list[str] = []
     if labels is not None:
-        cohort, more = _check_labels(files, labels)
+        cohort, more = _check_labels(files, labels, positive)
         findings += more
     order = {"error": 0, "warning": 1}
     yield Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort)
@@ -201,9 +207,11 @@ def _alike_values(found: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
     return values
 
 
-def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[list[str], list[Finding]]:
+def _check_labels(
+    files: Sequence[Path], labels: Sequence[LabelRow], positive: str | None
+) -> tuple[list[str], list[Finding]]:
     try:
-        matched = match_labels([candidate(path) for path in files], labels)
+        matched = match_labels([candidate(path) for path in files], labels, positive=positive)
     except DasmilError as error:
         return [], [Finding("error", "labels", str(error))]
     report = matched.report
@@ -217,7 +225,8 @@ def _check_labels(files: Sequence[Path], labels: Sequence[LabelRow]) -> tuple[li
         findings += _check_splits(matched)
     else:
         findings += [Finding("warning", "few patients", line) for line in _few_patients(matched)]
-    return report.lines()[:1], findings
+    said = positive_text(matched.classes, "as given" if positive else "")
+    return [*report.lines()[:1], *filter(None, [said])], findings
 
 
 def _check_splits(matched: Match) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dasmil.data.positive import ordered
 from dasmil.data.text_table import composed, read_rows
 from dasmil.errors import DataError, InputError, named, shown
 
@@ -98,6 +99,24 @@ def read_labels(
     return found
 
 
+def read_patients(path: Path, slide_column: str | None = None, patient_column: str | None = None) -> dict[str, str]:
+    """The patient of every slide, from a table of slides without labels (STAMP's slide table, or any with both)."""
+    header, rows = read_rows(path)
+    slide = _column(path, header, "slide", SLIDE, slide_column)
+    patient = _column(path, header, "patient", PATIENT, patient_column)
+    if slide is None or patient is None:
+        what = "slide" if slide is None else "patient"
+        raise DataError(f"{path}: no {what} column among {named(header)}; name it with --{what}-column")
+    found: dict[str, str] = {}
+    for number, row in rows:
+        name, owner = plain_slide(row[slide]), _filled(row[patient])
+        if not name or owner is None:
+            raise DataError(f"{path}, line {number}: slide or patient is empty; fill it in or remove the row")
+        if found.setdefault(name, owner) != owner:
+            raise DataError(f"{path}, line {number}: slide {shown(name)} has two patients; keep one row")
+    return found
+
+
 def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], chosen: str | None) -> str | None:
     if chosen is not None:
         if chosen in header:
@@ -157,8 +176,13 @@ def _join_stamp(
     return joined, [*(name for name in header if name != slide), slide]
 
 
-def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tuple[str, ...]:
-    """The classes, numbered 0, 1, ...: in the given order, else numbers by value and words by alphabet."""
+def class_names(
+    labels: Iterable[str], order: Iterable[str] | None = None, positive: str | None = None
+) -> tuple[str, ...]:
+    """The classes, numbered 0, 1, ...: in the given order, else numbers by value and words by alphabet.
+
+    Of two the positive one is last: the one that is named as positive, or that usual words tell (tumour, not normal).
+    """
     found = set(labels)
     if order is not None:
         names = tuple(order)
@@ -181,7 +205,7 @@ def class_names(labels: Iterable[str], order: Iterable[str] | None = None) -> tu
         )
     # "1" and "1.0" are two classes of one value: the text decides between them, and not the order of a set.
     words = None in numbers.values()
-    return tuple(sorted(found) if words else sorted(found, key=lambda name: (float(name), name)))
+    return ordered(sorted(found) if words else sorted(found, key=lambda name: (float(name), name)), positive)
 
 
 def as_number(text: str) -> float | None:

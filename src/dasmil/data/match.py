@@ -35,11 +35,15 @@ class Slide:
     split: str | None
 
 
+NO_FILE = "has no file"
+
+
 @dataclass(frozen=True)
 class CohortReport:
     """What was joined and what was left over; lists hold names, nothing is dropped without being in one of them.
 
     unreadable: slides that were left out because their file is damaged, empty or without positions, with the reason.
+    incomplete: patients of whom a slide cannot be read, or is in the slide table and has no file; which, and why.
     """
 
     n_slides: int
@@ -51,6 +55,7 @@ class CohortReport:
     repeated_rows: list[str] = field(default_factory=list)
     scales_without_slide: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
+    incomplete: dict[str, list[str]] = field(default_factory=dict)
     other_patient: list[str] = field(default_factory=list)
     other_label: list[str] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
@@ -65,7 +70,7 @@ class CohortReport:
             ("slides listed twice with the same values", self.repeated_rows),
             ("rows of the scale table without a slide", self.scales_without_slide),
         )
-        return _listed(kinds) + self.left_out
+        return _listed(kinds) + self.left_out + self.without_some
 
     @property
     def left_out(self) -> list[str]:
@@ -74,6 +79,15 @@ class CohortReport:
             return []
         slides, reason = list(self.unreadable), next(iter(self.unreadable.values()))
         return [f"{len(slides)} slides left out, because they cannot be read: {shortened(slides)}; the first: {reason}"]
+
+    @property
+    def without_some(self) -> list[str]:
+        """A line for patients of whom a slide of the slide table is missing."""
+        gone = {who: lines for who, lines in self.incomplete.items() if any(NO_FILE in line for line in lines)}
+        if not gone:
+            return []
+        first = next(line for line in next(iter(gone.values())) if NO_FILE in line)
+        return [f"{len(gone)} patients lack a slide of the slide table: {shortened(list(gone))}; the first: {first}"]
 
     @property
     def overruled(self) -> list[str]:
@@ -134,7 +148,10 @@ def candidate(path: Path) -> Candidate:
 
 
 def match_labels(
-    found: Sequence[Candidate], labels: Sequence[LabelRow] | None, classes: Sequence[str] | None = None
+    found: Sequence[Candidate],
+    labels: Sequence[LabelRow] | None,
+    classes: Sequence[str] | None = None,
+    positive: str | None = None,
 ) -> Match:
     """Join slides with label rows by name; what the table does not say is taken from the bags.
 
@@ -158,7 +175,7 @@ def match_labels(
     slides: list[Slide] = []
     without, empty, other_patient, other_label = [], [], [], []
     used = {row.label for slide, row in rows.items() if row.label is not None and slide in present}
-    names = class_names(used, classes)
+    names = class_names(used, classes, positive)
     for bag in found:
         row = rows.get(plain_slide(bag.name))
         if row is None:

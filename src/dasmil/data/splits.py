@@ -37,13 +37,25 @@ def split_patients(
     return found
 
 
-def make_folds(patients: Sequence[str], labels: Sequence[Hashable], k: int, seed: int = 0) -> list[Fold]:
-    """k folds by patient, stratified; fold i is tested on part i and validated on part i + 1."""
+VAL_SHARE = 0.15
+"""Of the bags that a fold does not test: those that validate; all others train."""
+
+
+def make_folds(
+    patients: Sequence[str],
+    labels: Sequence[Hashable],
+    k: int,
+    seed: int = 0,
+    val_share: float | None = VAL_SHARE,
+) -> list[Fold]:
+    """k folds by patient, stratified; fold i is tested on part i, and trains and validates on all the rest.
+
+    val_share: how much of the rest validates, drawn by patient; None: the whole next part does.
+    """
     n = len(set(patients))
-    if k < 3:
-        raise InputError(
-            f"{k} folds were asked for, expected at least 3: each has a test, a validation and a training part"
-        )
+    fewest = 2 if val_share is not None else 3
+    if k < fewest:
+        raise InputError(f"{k} folds were asked for, expected at least {fewest}: every bag is tested once, by others")
     if k > n:
         raise InputError(f"{k} folds were asked for, but there are only {n} patients")
     parts = _deal(patients, labels, [1 / k] * k, seed)
@@ -53,10 +65,29 @@ def make_folds(patients: Sequence[str], labels: Sequence[Hashable], k: int, seed
             raise InputError(f"class {name!r} has {holders} patients, fewer than the {k} folds; use fewer folds")
     folds: list[Fold] = []
     for i in range(k):
-        test, val = parts[i], parts[(i + 1) % k]
+        test = parts[i]
+        val = parts[(i + 1) % k] if val_share is None else _drawn(patients, labels, test, val_share, seed)
         held = set(test) | set(val)
         folds.append(Fold(train=[j for j in range(len(patients)) if j not in held], val=val, test=test))
     return folds
+
+
+def _drawn(
+    patients: Sequence[str], labels: Sequence[Hashable], test: Sequence[int], share: float, seed: int
+) -> list[int]:
+    """Bags that validate a fold: a share of those that it does not test, by patient."""
+    rest = [i for i in range(len(patients)) if i not in set(test)]
+    for name in dict.fromkeys(labels):
+        holders = len({patients[i] for i in rest if labels[i] == name})
+        if holders < 2:
+            raise InputError(
+                f"class {name!r} has {holders} patients outside a test fold, but training and validation need one "
+                "each: more patients of it, or more folds"
+            )
+    parts = split_patients(
+        [patients[i] for i in rest], [labels[i] for i in rest], {"train": 1 - share, "val": share}, seed
+    )
+    return [rest[i] for i in parts["val"]]
 
 
 def fingerprint(bag_ids: Sequence[str]) -> str:

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError
 from dasmil.models.base import MILModel
 from dasmil.report import write_report
@@ -21,6 +24,8 @@ from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.results import prediction_rows
 from dasmil.types import Bag
+
+Array = NDArray[np.float64]
 
 MEMORY_GB = 1.0
 
@@ -45,7 +50,9 @@ def evaluate(
     if bags is not None:
         if split:
             raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
-        return evaluate_run(stored, {"bags": labelled_bags(bags, stored.origin, note)})
+        cohort = labelled_bags(bags, stored.origin, note)
+        left_out = {"left_out": cohort.report.unreadable} if cohort.report.unreadable else {}
+        return {**evaluate_run(stored, {"bags": cohort}), **left_out}
     sets = run_sets(stored.origin, split, mnist_dir, stored.path, note)
     own = "cohort" in stored.origin
     summary = evaluate_run(Run.read(stored.path), sets, keep=own)
@@ -57,12 +64,14 @@ def evaluate(
 def predict(
     run: Run | str | Path, bags: BagSpec | str | Path | Sequence[Bag], *, note: Note = silent
 ) -> list[dict[str, Any]]:
-    """One row a bag: bag_id, the mean probability over all seeds (and folds), the predicted class; as `dasmil predict`.
+    """One row a bag: bag_id, the mean probability over all seeds (and folds), the predicted class, the spread over the
+    models, logits, and every class by its name; as `dasmil predict`.
 
     Example: ``rows = dasmil.predict("runs/mine", "features")``
 
-    bags: a folder or table, read as those of the run were, or bags in memory. Slides that cannot be read are rows
-    without a probability; then every row has a "problem", empty where there is none.
+    bags: a folder or table, read as those of the run were, or bags in memory. The slides of a patient are joined where
+    the run was trained so and files or ``slide_table`` say whose they are, or with ``per_patient``. Slides that cannot
+    be read are rows without a probability; then every row has a "problem", empty where there is none.
     """
     stored = run if isinstance(run, Run) else Run.read(run)
     if stored.decision is None and stored.classes == 2:
@@ -75,32 +84,58 @@ def predict(
     if not isinstance(bags, BagSpec):
         return predict_run(stored, bags)
     found = unlabelled_bags(bags, stored.origin, note, read_all=True)
-    rows, left_out = predict_run(stored, found), found.report.unreadable
-    if not left_out:
+    rows = predict_run(stored, found)
+    problems = _problems(found)
+    if not problems:
         return rows
-    problems = [dict.fromkeys(rows[0], "") | {"bag_id": name, "problem": why} for name, why in left_out.items()]
-    return [{**row, "problem": ""} for row in rows] + problems
+    unknown = [dict.fromkeys(rows[0], "") | {"bag_id": name} for name in problems if name not in set(found.bag_ids)]
+    return [{**row, "problem": problems.get(row["bag_id"], "")} for row in [*rows, *unknown]]
+
+
+def _problems(cohort: Cohort) -> dict[str, str]:
+    """What is wrong with a bag, by its name: a slide that cannot be read, a patient of whom a slide is missing."""
+    report = cohort.report
+    return {name: "; ".join(lines) for name, lines in report.incomplete.items()} if cohort.joined else report.unreadable
 
 
 def predict_run(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:
-    """Rows bag_id, probability, prediction: the mean probability over the run's models.
+    """One row a bag, from the mean probability over the run's models and the run's threshold.
 
-    class: the name of the predicted class in the run's label table, where there was one.
+    bag_id, probability (of class 1, or of the predicted of several), prediction (its number), class (its name, where
+    classes have names), probability_sd (standard deviation over the models; None of one), logit (mean over the models;
+    of several classes one each), and the probability of every class that has a name.
     """
     models = run.models()
     feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
     _check_fits(models[0], feed.facts)
-    mean = probabilities(model_logits(models, feed), models[0].n_classes).mean(0)
-    cut = 0.5 if run.decision is None else run.decision
-    rows = []
-    for bag_id, p in zip(feed.facts.ids, mean, strict=True):
-        if models[0].n_classes == 2:
-            rows.append({"bag_id": bag_id, "probability": float(p), "prediction": int(p >= cut)})
-        else:
-            every = {f"probability_{c}": float(v) for c, v in enumerate(p)}
-            rows.append({"bag_id": bag_id, "probability": float(p.max()), "prediction": int(p.argmax()), **every})
+    logits = model_logits(models, feed)
+    scored = probabilities(logits, models[0].n_classes)
     names = run.origin.get("classes")
-    return rows if names is None else [{**row, "class": names[row["prediction"]]} for row in rows]
+    cut = 0.5 if run.decision is None else run.decision
+    return [
+        {"bag_id": bag_id, **_answer(scored[:, i], logits[:, i].mean(0), cut, names)}
+        for i, bag_id in enumerate(feed.facts.ids)
+    ]
+
+
+def _answer(scored: Array, logit: Any, cut: float, names: Sequence[str] | None) -> dict[str, Any]:
+    """What the models say about one bag: scored [models] or [models, classes], logit [] or [classes]."""
+    mean = scored.mean(0)
+    binary = mean.ndim == 0
+    number = int(mean >= cut) if binary else int(mean.argmax())
+    of_class = scored if binary else scored[:, number]
+    found: dict[str, Any] = {"probability": float(of_class.mean()), "prediction": number}
+    if names is not None:
+        found["class"] = names[number]
+    found["probability_sd"] = float(of_class.std(ddof=1)) if len(of_class) > 1 else None
+    every = [1 - float(mean), float(mean)] if binary else mean.tolist()
+    called = names if names is not None else list(range(len(every)))
+    found |= (
+        {"logit": float(logit)} if binary else dict(zip((f"logit_{c}" for c in called), logit.tolist(), strict=True))
+    )
+    if names is not None or not binary:
+        found |= dict(zip((f"probability_{c}" for c in called), every, strict=True))
+    return found
 
 
 def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = False) -> dict[str, Any]:

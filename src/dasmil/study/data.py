@@ -114,7 +114,7 @@ class StudyData:
             parts = cohort_rounds(spec, folds=self.folds, split_seed=self.split_seed, labels=found.rows, note=note)
             return [replace(part, data={**part.data, "set": CAMELYON16}) for part in parts]
         cohort = spec.load(found.rows, read_all=True)
-        for line in cohort_lines(cohort):
+        for line in cohort_lines(cohort, "as in the challenge"):
             note(line)
         parts = cohort.splits
         test = cohort.subset(parts.get("test", []))

@@ -31,20 +31,35 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, 
     leave out those with NaN features.
     """
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
-    if other.labels is None and kept.pop("per_patient", False):  # nobody knows which slides belong together
-        note(
-            "Warning: this run was trained on patients with all their slides joined; here each file is predicted "
-            "alone (`dasmil evaluate` with --labels joins them)"
-        )
+    alone = other.labels is None  # then nothing but the files or a slide table says whose a slide is
+    trained_so = alone and kept.pop("per_patient", False)
     classes = (data.get("classes") or None) if other.labels is not None else None
     if classes and other.classes is not None:
         raise InputError(
             f"--classes was given, but the run numbers its classes itself ({', '.join(classes)}): leave it out"
         )
     spec = replace(BagSpec.from_record(kept), **other.given())
+    spec, asked = (replace(spec, per_patient=False), spec.per_patient) if alone else (spec, False)
     cohort = spec.load(categories=data.get("cohort", {}).get("categories"), classes=classes, read_all=read_all)
-    for line in cohort_lines(cohort) if other.labels is not None else cohort.report.unmatched:
+    if asked:
+        cohort = cohort.by_patient(labelled=False)
+    elif trained_so:
+        cohort = _joined(cohort, note)
+    for line in cohort_lines(cohort, "as in the run") if other.labels is not None else cohort.report.unmatched:
         note(line)
+    return cohort
+
+
+def _joined(cohort: Cohort, note: Note) -> Cohort:
+    """The slides of every patient together, as the run was trained, where it is known whose they are."""
+    unknown = [entry.bag_id for entry in cohort.entries if entry.patient_id is None]
+    if not unknown:
+        note("The slides of a patient are joined, as the run was trained")
+        return cohort.by_patient(labelled=False)
+    note(
+        "Warning: this run was trained on patients with all their slides joined; here each file is predicted alone, "
+        f"because nothing says whose {unknown[0]} is: give --slide-table (slide, patient)"
+    )
     return cohort
 
 

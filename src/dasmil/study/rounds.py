@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dasmil.data.labels import LabelRow
     from dasmil.types import Bag
 
-VAL_SHARE, TEST_SHARE = 0.15, 0.15
+TEST_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def cohort_rounds(
     if spec.labels is None and labels is None:
         raise InputError("no labels: give --labels, a CSV with slide and label (and patient and split if known)")
     cohort = spec.load(labels, read_all=True)
-    for line in cohort_lines(cohort):
+    for line in cohort_lines(cohort, "as given" if spec.positive or spec.classes else ""):
         note(line)
     check_trainable(cohort.report)
     record = {
@@ -95,15 +95,19 @@ def fold_rounds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any], n
         note(f"{len(locked)} test slides stay locked; cross-validation uses the other {len(used)}")
         _warn_of_one_class(cohort, {"test": locked}, note)
     record["folds"] = folds
+    made = make_folds(part.patients, part.labels, folds, seed)
+    sizes = {name: sorted(len(getattr(f, name)) for f in made) for name in ("train", "val", "test")}
+    train, val, test = (f"{n[0]}" if n[0] == n[-1] else f"{n[0]} to {n[-1]}" for n in sizes.values())
+    note(f"{folds} folds by patient: each trains on {train} bags, validates on {val} of the rest and tests {test}")
     return [
         Round(part.subset(f.train), part.subset(f.val), {"test": part.subset(f.test)}, {**record, "fold": number})
-        for number, f in enumerate(make_folds(part.patients, part.labels, folds, seed))
+        for number, f in enumerate(made)
     ]
 
 
 def assign_splits(cohort: Cohort, seed: int) -> dict[str, list[int]]:
     """Bag numbers of train, val and test; what the label table leaves open is drawn by patient, stratified."""
-    from dasmil.data.splits import split_patients
+    from dasmil.data.splits import VAL_SHARE, split_patients
 
     parts = cohort.splits
     if not parts:

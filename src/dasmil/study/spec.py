@@ -27,7 +27,8 @@ class BagSpec:
     labels
         CSV with slide, label, and optionally patient and split; also CLAM's and STAMP's tables.
     slide_table
-        STAMP's slide table (patient, file name), when --labels is its table of patients.
+        STAMP's slide table (patient, file name), when --labels is its table of patients; without labels, which slides
+        belong to which patient.
     slide_column
         Name of the column with the slide, where it is not recognised.
     label_column
@@ -35,7 +36,8 @@ class BagSpec:
     patient_column
         Name of the column with the patient.
     classes
-        Class names in order, separated by commas; the first is class 0. Default: numbers by value, words by alphabet.
+        Class names in order, separated by commas; the first is class 0. Default: numbers by value, words by alphabet,
+        of two the positive one last.
     mpp
         Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
     tile_um
@@ -116,6 +118,9 @@ class BagSpec:
             "patient_column": self.patient_column,
         }  # fmt: skip
 
+    def _class_order(self) -> dict[str, Any]:
+        return {}
+
     def load(
         self,
         labels: list[LabelRow] | None = None,
@@ -129,6 +134,7 @@ class BagSpec:
         features, for which every file is read once.
         """
         from dasmil.data.cohort import load_cohort
+        from dasmil.data.labels import read_patients
         from dasmil.data.scale import read_scales
         from dasmil.errors import InputError
 
@@ -139,8 +145,10 @@ class BagSpec:
         rows = labels if labels is not None else self.read_labels(classes)
         options: dict[str, Any] = {
             "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,
-            "strict": self.strict,
+            "strict": self.strict, **({} if classes is not None else self._class_order()),
         }  # fmt: skip
+        if rows is None and self.slide_table is not None:
+            options["patients"] = read_patients(self.slide_table, self.slide_column, self.patient_column)
         from dasmil.data.tables import is_table
 
         if is_table(self.bags):
@@ -172,21 +180,36 @@ class CohortSpec(BagSpec):
 
     Parameters
     ----------
+    positive
+        Of two classes the positive one, class 1. Default: by the usual words (tumour, not normal), else the larger
+        number or the later in the alphabet.
     split_column
         Name of the column with train, val or test.
     """
 
+    positive: str | None = None
     split_column: str | None = None
+
+    def _class_order(self) -> dict[str, Any]:
+        from dasmil.errors import InputError
+
+        if self.positive is not None and self.classes is not None:
+            raise InputError("--positive and --classes both order the classes: give one of them")
+        return {"positive": self.positive}
 
     def _columns(self) -> dict[str, str | None]:
         return {**super()._columns(), "split_column": self.split_column}
 
 
-def cohort_lines(cohort: Cohort) -> list[str]:
-    """What was joined, what was left over, and how positions were read."""
+def cohort_lines(cohort: Cohort, given: str = "") -> list[str]:
+    """What was joined, what was left over, how positions were read, which class is positive (given: who said so)."""
+    from dasmil.data.positive import positive_text
+
     lines = cohort.report.lines()
     if len(cohort):
         lines.append(f"Positions read as {cohort.positions}")
     if cohort.classes:
         lines.append("Classes: " + ", ".join(f"{i} = {name}" for i, name in enumerate(cohort.classes)))
+    if positive := positive_text(cohort.classes, given):
+        lines.append(positive)
     return lines
