@@ -244,3 +244,16 @@ def test_a_trial_that_diverged_is_null_in_the_printed_json(
     printed = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert [trial["settings"]["lr"] for trial in printed["rounds"][0]["trials"]] == [1e-3, 1.0]
     assert printed["rounds"][0]["trials"][1]["score"] is None
+
+
+def test_a_tie_is_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "search", "--bags", made / "bags", "--labels", made / "labels.csv", "--model", "mean-pool", "--grid",
+        "lr=1e-12,1e-13,1e-14", "--epochs", 1, "--seeds", 1, "--out", tmp_path / "s",
+    ]  # fmt: skip
+    app([str(a) for a in arguments], exit_on_error=False, result_action="return_value")
+    said = "3 of 3 settings tie in val auroc, so the validation bags did not choose between them: the first of the grid"
+    assert f"{said} is taken (lr=1e-12; lr=1e-13; lr=1e-14)" in capsys.readouterr().err
+    (found,) = json.loads((tmp_path / "s" / "search.json").read_text())["rounds"]
+    assert found["chosen"] == {"lr": 1e-12}
+    assert found["tied"] == [{"lr": 1e-12}, {"lr": 1e-13}, {"lr": 1e-14}]

@@ -13,7 +13,7 @@ import pytest
 from calls import read, run
 
 from dasmil.cli import view
-from dasmil.errors import DataError, InputError
+from dasmil.errors import DataError, InputError, ScaleError
 from dasmil.study.reading import read_alike
 from dasmil.study.spec import BagSpec, CohortSpec
 from dasmil.viewer.shelf import Shelf
@@ -304,3 +304,51 @@ def test_slides_of_a_new_patient_are_predicted_together(
     assert "each file is predicted alone, because nothing says whose made-0000 is" in capsys.readouterr().err
     with pytest.raises(DataError, match="give --slide-table"):
         run("predict", out, "--bags", new, "--per-patient", "-o", tmp_path / "none.csv")
+
+
+def clam(folder: Path, n: int, shift: float = 0.0) -> None:
+    """Files as CLAM writes them: level-0 corners of tiles 256 px wide, and no scale."""
+    folder.mkdir()
+    features = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+    for i in range(n):
+        with h5py.File(folder / f"s{i}.h5", "w") as file:
+            file["features"] = features + i % 2
+            file["coords"] = np.array([[256 * (k % 5), 256 * (k // 5)] for k in range(20)]) + round(shift)
+
+
+def test_tiles_of_another_size_than_those_of_the_run_are_refused(tmp_path: Path, monkeypatch) -> None:
+    bags, labels, out = tmp_path / "clam", tmp_path / "labels.csv", tmp_path / "run"
+    clam(bags, 16)
+    labels.write_text("\n".join(["slide,label", *(f"s{i},{('healthy', 'ill')[i % 2]}" for i in range(16))]))
+    train = ("train", "--bags", bags, "--labels", labels, "--model", "mean-pool", "--epochs", 1)
+    assert run(*train, "--mpp", 0.25, "--out", out) == 0
+    assert read(out / "config.json")["data"]["scale"] == {"tile_um": [64.0, 64.0], "mpp": [0.25, 0.25]}
+    here, there = r"tiles of 127\.7 um \(0\.499 um/px\)", r"tiles of 64 um \(0\.25 um/px\)"
+    said = rf"{here}, but the run was trained on {there}.*\(0\.25 um/px would fit\)"
+    wrong = ("--bags", bags, "--mpp", 0.499)
+    with pytest.raises(ScaleError, match=said):
+        run("predict", out, *wrong, "-o", tmp_path / "p.csv")
+    with pytest.raises(ScaleError, match=said):
+        run("evaluate", out, *wrong, "--labels", labels)
+    with pytest.raises(ScaleError, match=said):
+        run("explain", out, "--bag", bags / "s1.h5", "--mpp", 0.499, "-o", tmp_path / "e")
+    monkeypatch.setattr(view, "serve", lambda *_: None)
+    with pytest.raises(ScaleError, match=said):
+        run("view", out, *wrong)
+    assert run("predict", out, "--bags", bags, "--mpp", 0.2547, "-o", tmp_path / "p.csv") == 0  # another scanner
+    slide = Path(__file__).parents[1] / "data" / "CMU-1-Small-Region.svs"
+    with pytest.raises(
+        ScaleError, match=r"says 0\.499 um/px, but bag 's1' was read with 0\.25 um/px.* Give --mpp 0\.499"
+    ):
+        run("explain", out, "--bag", bags / "s1.h5", "--slide", slide, "-o", tmp_path / "e")
+
+
+def test_the_message_for_another_slide_gives_the_micrometres_of_the_slide(tmp_path: Path) -> None:
+    bags, labels, out = tmp_path / "clam", tmp_path / "labels.csv", tmp_path / "run"
+    clam(bags, 16, shift=4000)
+    labels.write_text("\n".join(["slide,label", *(f"s{i},{i % 2}" for i in range(16))]))
+    train = ("train", "--bags", bags, "--labels", labels, "--model", "mean-pool", "--epochs", 1)
+    assert run(*train, "--mpp", 0.499, "--out", out) == 0
+    slide = Path(__file__).parents[1] / "data" / "CMU-1-Small-Region.svs"
+    with pytest.raises(DataError, match=r"\(2,220 x 2,967 px of 0\.499 um\) is 1108 x 1481 µm, but bag 's1'"):
+        run("explain", out, "--bag", bags / "s1.h5", "--slide", slide, "-o", tmp_path / "e")

@@ -55,6 +55,7 @@ def find_bag(
 def _read_bag(found: list[Speaker], name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
     from dasmil.cli.training_display import say
     from dasmil.runs import origin_of, speaker_for
+    from dasmil.study.scale import check_scale
 
     path = Path(name)
     file = found[0].model_file
@@ -69,7 +70,10 @@ def _read_bag(found: list[Speaker], name: str, given: BagArguments, mnist_dir: P
         return _scored_bag(speaker_for(found, name), found, name, mnist_dir)
     if is_table(path):
         raise InputError(f"{path} is a table of many bags: name one of them, --bag NAME --bags {path}")
-    return read_one(path, _with_scale_of(origin_of(file), path, given))
+    origin = origin_of(file)
+    bag = read_one(path, _with_scale_of(origin, path, given))
+    check_scale(origin, {str(path): (bag.metadata.get("tile_um"), bag.metadata.get("mpp"))})
+    return bag
 
 
 def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagArguments) -> BagArguments:

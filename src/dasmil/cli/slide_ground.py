@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasmil.errors import DataError
+from dasmil.errors import DataError, ScaleError
+from dasmil.study.scale import TOLERANCE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,8 +47,15 @@ def open_slide(path: Path, bag: Bag) -> tuple[Ground, float]:
     if made_from and path.is_file() and fingerprint(path) != made_from:
         raise DataError(f"{path} is not the file that bag {bag.bag_id!r} was made from: its content differs")
     slide = Slide(path, mpp=bag.metadata.get("mpp"))
+    told, extracted = slide.mpp_told, bag.metadata.get("mpp_origin") is not None  # by dasmil, which saw the slide
+    if told is not None and not extracted and abs(slide.mpp / told - 1) > TOLERANCE:
+        slide.close()
+        raise ScaleError(
+            f"{path} says {told:.4g} um/px, but bag {bag.bag_id!r} was read with {slide.mpp:.4g} um/px: its distances "
+            f"would be wrong by {slide.mpp / told:.3g}. Give --mpp {told:.4g}, or correct the scale where it was given"
+        )
     ground = SlideGround(slide, bag.unit)
-    check_ground(bag, ground, str(path))
+    check_ground(bag, ground, f"{path} ({slide.width:,} x {slide.height:,} px of {slide.mpp:.4g} um)")
     return ground, ground.um / slide.mpp
 
 

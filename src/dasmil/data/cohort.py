@@ -210,13 +210,15 @@ def load_cohort(
     if patients is not None:
         found = [replace(bag, patient=patients.get(plain_slide(bag.name), bag.patient)) for bag in found]
     matched = match_labels(found, labels, classes, positive)
-    unreadable = _unreadable(matched, scales, read_all)
+    sizes: dict[str, tuple[float | None, float | None]] = {}
+    unreadable = _unreadable(matched, scales, read_all, sizes)
     incomplete = _incomplete(matched.slides, unreadable, patients or {})
     matched = without_unreadable(matched, unreadable)
     report = replace(
         matched.report,
         scales_without_slide=scales.without_slide(bag.name for bag in found),
         incomplete=incomplete,
+        sizes=sizes,
     )
     if strict and report.unmatched:
         raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}; leave --strict out to go on")
@@ -226,8 +228,13 @@ def load_cohort(
     return cohort.by_patient() if per_patient else cohort
 
 
-def _unreadable(matched: Match, scales: Scales, features: bool) -> dict[str, str]:
-    """The slides that cannot be read, with the reason; features: these are read and checked too."""
+def _unreadable(
+    matched: Match, scales: Scales, features: bool, sizes: dict[str, tuple[float | None, float | None]]
+) -> dict[str, str]:
+    """The slides that cannot be read, with the reason; features: these are read and checked too.
+
+    sizes: takes tile and pixel of the others, in um.
+    """
     reasons: dict[str, str] = {}
     for slide in matched.slides:
         if slide.path is not None:
@@ -241,6 +248,7 @@ def _unreadable(matched: Match, scales: Scales, features: bool) -> dict[str, str
                         f"{slide.path}: {bad:,} of {len(found.features):,} instances have NaN or infinite features; "
                         "extract the slide again, or remove these instances"
                     )
+                sizes[slide.name] = (found.tile_um, found.mpp)
             except ScaleError:
                 raise
             except DataError as error:

@@ -44,6 +44,7 @@ class CohortReport:
 
     unreadable: slides that were left out because their file is damaged, empty or without positions, with the reason.
     incomplete: patients of whom a slide cannot be read, or is in the slide table and has no file; which, and why.
+    sizes: of slides in files, the edge of a tile in um and the um per level-0 pixel, where they are known.
     """
 
     n_slides: int
@@ -56,6 +57,7 @@ class CohortReport:
     scales_without_slide: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     incomplete: dict[str, list[str]] = field(default_factory=dict)
+    sizes: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
     other_patient: list[str] = field(default_factory=list)
     other_label: list[str] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)

@@ -49,6 +49,7 @@ class Origin(_Record):
     classes: NotRequired[list[str] | None]
     split_seed: NotRequired[int]
     cohort: NotRequired[dict[str, Any]]
+    scale: NotRequired[dict[str, list[float]]]
     held_out: NotRequired[dict[str, list[str]]]
     test_set: NotRequired[str]
     folds: NotRequired[int]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dasmil.errors import InputError, unknown_name
 from dasmil.study.notes import Note, silent
 from dasmil.study.rounds import Round, cohort_rounds, cohort_words
+from dasmil.study.scale import noted
 from dasmil.study.spec import CohortSpec, cohort_lines
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class StudyData:
         record: dict[str, Any] = {
             "bags": str(features), "classes": list(cohort.classes), "set": CAMELYON16, "cohort": spec.as_record(),
             "held_out": {"test": test.bag_ids}, "complete": found.complete, **cohort_words(cohort),
+            "scale": noted(cohort.report.sizes.values()),
         }  # fmt: skip
         counted = len(test) > 0
         return [Round(cohort.subset(parts.get("train", [])), None, {"test": test} if counted else {}, record, counted)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dasmil.errors import DataError, InputError
 from dasmil.study.data import CAMELYON16, built_in_split
 from dasmil.study.notes import Note, silent
+from dasmil.study.scale import check_scale
 from dasmil.study.spec import BagSpec, CohortSpec, cohort_lines
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, 
     spec = replace(BagSpec.from_record(kept), **other.given())
     spec, asked = (replace(spec, per_patient=False), spec.per_patient) if alone else (spec, False)
     cohort = spec.load(categories=data.get("cohort", {}).get("categories"), classes=classes, read_all=read_all)
+    check_scale(data, cohort.report.sizes)
     if asked:
         cohort = cohort.by_patient(labelled=False)
     elif trained_so:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dasmil.errors import InputError
 from dasmil.study.notes import Note, silent
+from dasmil.study.scale import noted
 from dasmil.study.spec import CohortSpec, cohort_lines
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def cohort_rounds(
     check_trainable(cohort.report)
     record = {
         "bags": str(spec.bags), "classes": list(cohort.classes), "split_seed": split_seed,
-        "cohort": {**spec.as_record(), **_categories(cohort)}, **cohort_words(cohort),
+        "cohort": {**spec.as_record(), **_categories(cohort)}, "scale": noted(cohort.report.sizes.values()),
+        **cohort_words(cohort),
     }  # fmt: skip
     if folds is not None:
         return fold_rounds(cohort, folds, split_seed, record, note)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
 
 RECORD = "search.json"
+SHOWN_TIES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +97,15 @@ def search_study(
         trials = _ranked(question, part, grid, out, title, note)
         best, shown = trials[0], [{"settings": t.settings, "score": _value(t, question.metric)} for t in trials]
         note(_trial_text(f"{title}chosen", best, question.metric))
+        tied = [trial.settings for trial in trials if trial.score == best.score]
+        if len(tied) > 1:
+            note(_tie_text(title, tied, len(trials), question.metric))
         final[number] = folders[number], _with_best(question, best)
         unit = round_arguments(source, number, question.model, final[number][1], seeds, folders[number])
         mark = made_with(unit, part)
-        record.append({"chosen": best.settings, "score": shown[0]["score"], "trials": shown, "made_with": mark})
+        record.append(
+            {"chosen": best.settings, "score": shown[0]["score"], "tied": tied, "trials": shown, "made_with": mark}
+        )
     marks = {folder.name: round_["made_with"] for folder, round_ in zip(folders, record, strict=True)}
     _remove_earlier(out, marks, note)
     write_json(out / RECORD, {"metric": f"val_{question.metric}", "grid": grid, "rounds": record})
@@ -164,6 +170,16 @@ def _remove_earlier(out: Path, marks: Mapping[str, str], note: Note) -> None:
         if (out / name).exists() and marks.get(name) != mark:
             shutil.rmtree(out / name)
             note(f"Replaced: {out / name}, of an earlier search with other settings or bags")
+
+
+def _tie_text(title: str, tied: Sequence[Mapping[str, Any]], of: int, metric: str) -> str:
+    """That validation bags could not choose, and between what."""
+    settings = [" ".join(f"{name}={value}" for name, value in one.items()) for one in tied[:SHOWN_TIES]]
+    more = f"; and {len(tied) - SHOWN_TIES} more" if len(tied) > SHOWN_TIES else ""
+    return (
+        f"{title}{len(tied)} of {of} settings tie in val {metric}, so the validation bags did not choose between them: "
+        f"the first of the grid is taken ({'; '.join(settings)}{more})"
+    )
 
 
 def _trial_text(title: str, trial: Trial, metric: str) -> str:

@@ -53,6 +53,7 @@ class Slide:
             self._source.close()
             raise
         self.mpp, self.mpp_origin, self.warnings = size.mpp, size.origin, size.warnings
+        self.mpp_told = size.told  # by the file, where another was given
         self.levels = self._source.levels
         self.reader = self._source.kind
         self.width, self.height = self.levels[0].width, self.levels[0].height

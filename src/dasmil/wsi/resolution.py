@@ -36,11 +36,15 @@ class Resolution:
 
 @dataclass(frozen=True)
 class PixelSize:
-    """The one number used: micrometres per level-0 pixel, where it comes from, and what a user should know."""
+    """The one number used: micrometres per level-0 pixel, where it comes from, and what a user should know.
+
+    told: what the file itself says, where another was given and it says something plausible.
+    """
 
     mpp: float
     origin: str
     warnings: tuple[str, ...] = ()
+    told: float | None = None
 
 
 def choose_pixel_size(name: str, found: Resolution, given: float | None = None) -> PixelSize:
@@ -50,12 +54,12 @@ def choose_pixel_size(name: str, found: Resolution, given: float | None = None) 
     if given is not None:
         if not MIN_MPP <= given <= MAX_MPP:
             raise DataError(f"{name}: the given mpp {given:g} is not between {MIN_MPP:g} and {MAX_MPP:g} um per pixel")
-        warnings = []
+        warnings, told = [], None
         if plausible:
             told = (plausible[0][1] + plausible[0][2]) / 2
             if abs(told / given - 1) > 0.05:
                 warnings.append(f"the given mpp {given:g} stands in for {told:g} from {plausible[0][0]}")
-        return PixelSize(given, "given", tuple(warnings))
+        return PixelSize(given, "given", tuple(warnings), told)
     if plausible:
         origin, x, y = plausible[0]
         refused = found.candidates[: found.candidates.index(plausible[0])]
