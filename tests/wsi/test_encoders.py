@@ -13,6 +13,7 @@ from torch import nn
 
 from dasmil.errors import BackendError, DataError, InputError
 from dasmil.wsi.encoders import DEFAULT_ENCODER, CallableEncoder, Encoder, create_encoder, list_encoders
+from dasmil.wsi.encoders.layers import with_layers
 from dasmil.wsi.encoders.network import NetworkEncoder, choose_device
 
 
@@ -256,6 +257,57 @@ def test_default_encoder_normalises_as_its_weights_were_trained(efficientnet):
     photos = torch.stack([torch.from_numpy(photo[100:324, 200:424].copy()) for photo in load_sample_images().images])
     ratio = stem(efficientnet.prepare(photos)).var((0, 2, 3)) / norm.running_var
     assert 0.7 < float(ratio.median()) < 1.4  # 4.8 with the ImageNet mean and standard deviation
+
+
+def test_middle_layers_are_the_means_of_the_blocks(efficientnet):
+    batch, seen = tiles(3), []
+    network = efficientnet.network.network
+    handles = [network._blocks[k].register_forward_hook(lambda _, __, out: seen.append(out)) for k in (4, 10)]
+    efficientnet.encode(batch)
+    for handle in handles:
+        handle.remove()
+    expected = torch.cat([out.mean((2, 3)) for out in seen], dim=1).numpy()
+    found = create_encoder(f"{DEFAULT_ENCODER}[4,10]", device="cpu")
+    assert found.name == "efficientnet-lite0[4,10]"
+    assert found.dim == expected.shape[1]
+    np.testing.assert_allclose(found.encode(batch), expected, rtol=1e-4, atol=1e-5)
+    swapped, first = create_encoder(f"{DEFAULT_ENCODER}[10, 4]", device="cpu"), seen[0].shape[1]
+    np.testing.assert_allclose(swapped.encode(batch)[:, -first:], expected[:, :first], rtol=1e-4, atol=1e-5)
+
+
+class Tokens(nn.Module):
+    """A network as timm's transformers are: blocks of tokens, of which the first two stand for no place."""
+
+    num_prefix_tokens = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(nn.Identity(), nn.Linear(3, 5))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        places = images.flatten(2).transpose(1, 2)
+        tokens = torch.cat([torch.full((len(images), 2, 3), 100.0), places], dim=1)
+        return self.blocks(tokens)[:, 0]
+
+
+def test_tokens_without_a_place_do_not_count_in_a_middle_layer():
+    encoder = with_layers(NetworkEncoder("t", Tokens(), input_px=8, mean=(0.0,) * 3, std=(1.0,) * 3, device="cpu"), [0])
+    batch = tiles(2, 8)
+    np.testing.assert_allclose(encoder.encode(batch), batch.mean((1, 2)) / 255, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{DEFAULT_ENCODER}[4,16]", "has the blocks 0 to 15, but 16 was asked for"),
+        (f"{DEFAULT_ENCODER}[4,4]", "expected different numbers of blocks"),
+        (f"{DEFAULT_ENCODER}[]", "expected different numbers of blocks"),
+        ("null[1]", "has no layers to choose from"),
+    ],
+)
+def test_layers_that_are_not_there_are_refused(efficientnet, name, message):
+    with pytest.raises(InputError, match=message):
+        create_encoder(name, device="cpu")
 
 
 # --- names --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ def extract(
     stain: Literal["macenko", "macenko-slide", "none"] = "macenko",
     encoder: str | None = None,
     weights: Path | None = None,
+    layers: str | None = None,
     mpp: float | None = None,
     mpp_table: Path | None = None,
     format: Literal["dasmil", "stamp", "trident", "clam"] = "dasmil",
@@ -73,6 +74,9 @@ def extract(
         Name of the encoder, see `dasmil encoders`; the default is for trying out.
     weights
         File with the encoder's weights (.safetensors, or .pth read without running code).
+    layers
+        Blocks of the encoder whose outputs are averaged over the tile and set side by side, instead of its last
+        layer, counted from 0: --layers 4,10. Good for small patches.
     mpp
         Micrometres per pixel of all slides, in place of what the files say.
     mpp_table
@@ -142,9 +146,8 @@ def extract(
         "sharpness": sharpness,
     }
     tissue = TissueConfig(**{name: value for name, value in given.items() if value is not None})
-    config = ExtractConfig(
-        tile_um, tile_px, stain, encoder or DEFAULT_ENCODER, weights, mpp, dtype=dtype, format=format, tissue=tissue
-    )
+    chosen = (encoder or DEFAULT_ENCODER) + (f"[{layers}]" if layers is not None else "")
+    config = ExtractConfig(tile_um, tile_px, stain, chosen, weights, mpp, dtype=dtype, format=format, tissue=tissue)
     paths = find_slides(slides)
     table = read_mpp_table(mpp_table, paths) if mpp_table else {}
     spread = engine.options()

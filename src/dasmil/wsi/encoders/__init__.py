@@ -47,6 +47,7 @@ def create_encoder(
 ) -> Encoder:
     """Create an encoder: a name of list_encoders(), timm:NAME, hf-hub:REPO, or a Python function with its dim.
 
+    A name that ends in [4,10] takes these blocks of the network, averaged over the tile, instead of its last layer.
     weights: a local file in place of the encoder's own weights; device: auto (CUDA, MPS, CPU), cpu, cuda:N, mps.
     """
     if not isinstance(name, str):
@@ -55,6 +56,11 @@ def create_encoder(
         if weights is not None:
             raise InputError("an encoder that is a Python function brings its own weights; leave weights out")
         return CallableEncoder(name, dim=dim, input_px=input_px)
+    if name.endswith("]"):
+        from dasmil.wsi.encoders.layers import split_name, with_layers
+
+        whole, layers = split_name(name)
+        return with_layers(create_encoder(whole, weights, device), layers)
     if name == "null":
         if weights is not None:
             raise InputError("encoder 'null' has no weights; leave --weights out")
