@@ -7,7 +7,8 @@ which is often all that a small patch has.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,13 @@ class BlockFeatures(nn.Module):
         self.network, self.prefix, self.channels_last = network, prefix, channels_last
         self._seen: dict[int, Tensor] = {}
         for place, block in enumerate(blocks):
-            block.register_forward_hook(lambda _, __, output, place=place: self._seen.__setitem__(place, output))
+            block.register_forward_hook(self._keep(place))
+
+    def _keep(self, place: int) -> Callable[[nn.Module, Any, Tensor], None]:
+        def keep(_module: nn.Module, _given: Any, output: Tensor) -> None:
+            self._seen[place] = output
+
+        return keep
 
     def forward(self, images: Tensor) -> Tensor:
         self._seen.clear()
@@ -61,9 +68,8 @@ def with_layers(encoder: Encoder, layers: Sequence[int]) -> Encoder:
     if not isinstance(encoder, NetworkEncoder):
         raise InputError(f"encoder {encoder.name!r} has no layers to choose from: leave --layers out")
     inner = encoder.network
-    while isinstance(getattr(inner, "network", None), nn.Module):  # pooled by one of ours
-        inner = inner.network
-    assert isinstance(inner, nn.Module)
+    while isinstance(within := getattr(inner, "network", None), nn.Module):  # pooled by one of ours
+        inner = within
     blocks = _blocks(inner)
     if not blocks:
         raise InputError(f"encoder {encoder.name!r}: no list of blocks was found in it, so --layers cannot choose any")
