@@ -27,6 +27,9 @@ def extract(
     encoder: str | None = None,
     weights: Path | None = None,
     layers: str | None = None,
+    points: Path | None = None,
+    points_unit: Literal["um", "px"] | None = None,
+    patch_um: float | None = None,
     mpp: float | None = None,
     mpp_table: Path | None = None,
     format: Literal["dasmil", "stamp", "trident", "clam"] = "dasmil",
@@ -77,6 +80,13 @@ def extract(
     layers
         Blocks of the encoder whose outputs are averaged over the tile and set side by side, instead of its last
         layer, counted from 0: --layers 4,10. Good for small patches.
+    points
+        Instead of tiles of tissue: patches around the points of this table (slide, x, y, and id if there is one), as
+        they are, without stain normalisation; needs --points-unit and --patch-um.
+    points_unit
+        What x and y of --points count: um, or px (level-0 pixels).
+    patch_um
+        Edge of a patch around a point, in micrometres.
     mpp
         Micrometres per pixel of all slides, in place of what the files say.
     mpp_table
@@ -152,6 +162,14 @@ def extract(
     table = read_mpp_table(mpp_table, paths) if mpp_table else {}
     spread = engine.options()
     options = RunOptions(workers or engine.threads or 0, batch_size, device, force, qc)
+    if points is not None or points_unit is not None or patch_um is not None:
+        from dasmil.cli.extract_points import points_command
+        from dasmil.errors import InputError
+
+        if points is None or not engine.in_this_process:
+            what = "--points-unit and --patch-um are for --points" if points is None else "--points uses one process"
+            raise InputError(f"{what}: give --points TABLE, and neither --jobs nor --engine")
+        return points_command(paths, out, points, points_unit, patch_um, config, options, table, json)
     if encoder is None:
         note = next(info.note for info in list_encoders() if info.name == DEFAULT_ENCODER)
         print(f"Encoder {DEFAULT_ENCODER}: {note}. Choose another with --encoder.", file=sys.stderr)

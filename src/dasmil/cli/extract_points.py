@@ -1,0 +1,51 @@
+"""`dasmil extract --points`: patches around given points."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dasmil.wsi.config import ExtractConfig, RunOptions
+
+
+def points_command(
+    slides: Sequence[Path],
+    out: Path,
+    table: Path,
+    unit: str | None,
+    patch_um: float | None,
+    config: ExtractConfig,
+    options: RunOptions,
+    mpp_table: Mapping[Path, float],
+    json: bool,
+) -> int:
+    """Cut and encode the patches, and print a line a slide. Exit code 1 if a slide failed."""
+    from dasmil.errors import InputError
+    from dasmil.wsi.pipeline import make_encoder
+    from dasmil.wsi.points import extract_points, read_points
+
+    if unit is None or patch_um is None:
+        raise InputError("--points needs --points-unit (um, or px: level-0 pixels) and --patch-um (edge of a patch)")
+    if config.format != "dasmil":
+        raise InputError(
+            f"--points writes dasmil bags, which keep the names of points: leave --format {config.format} out"
+        )
+    encoder = make_encoder(config, options)
+    mpp = {path: given for path in slides if (given := mpp_table.get(path, config.mpp)) is not None}
+    rows = extract_points(
+        slides, out, read_points(table), encoder, unit=unit, patch_um=patch_um, mpp=mpp, force=options.force,  # pyright: ignore[reportArgumentType]
+        progress=None if json else lambda name: print(name, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    if json:
+        print(json_module.dumps({"slides": rows}))
+    else:
+        for row in rows:
+            why = f": {row['reason']}" if row["reason"] else ""
+            print(f"{row['slide']}: {row['status']}, {row['patches']:,} patches{why}")
+        print(f"{sum(row['patches'] for row in rows):,} patches of {patch_um:g} um, encoder {encoder.name}")
+        print(out)
+    return 1 if any(row["status"] == "failed" for row in rows) else 0
