@@ -161,6 +161,6 @@ def _check_inside(path: Path, slide: Slide, centres: np.ndarray, unit: str) -> N
         far = centres.max(0)
         raise DataError(
             f"{path}: {outside:,} of {len(centres):,} points lie outside the slide of {size[0]:.0f} x {size[1]:.0f} um "
-            f"({slide.width:,} x {slide.height:,} px of {slide.mpp:.4g} um); they reach ({far[0]:.0f}, {far[1]:.0f}) um "
-            f"as --points-unit {unit}: give their unit (um, or px of level 0) rightly"
+            f"({slide.width:,} x {slide.height:,} px of {slide.mpp:.4g} um); they reach ({far[0]:.0f}, "
+            f"{far[1]:.0f}) um as --points-unit {unit}: give their unit (um, or px of level 0) rightly"
         )
