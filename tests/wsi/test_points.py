@@ -81,3 +81,15 @@ def test_what_does_not_fit_is_named(
         run(*cut, "--points-unit", "um")
     with pytest.raises(InputError, match="--points-unit and --patch-um are for --points"):
         run("extract", slide, "-o", out, "--patch-um", 16)
+
+
+def test_a_given_scale_moves_the_points(made_slide: Callable[..., Path], tmp_path: Path) -> None:
+    slide, scales = made_slide("a.tif", mpp=0.5), tmp_path / "mpp.csv"
+    points = table(tmp_path / "cells.csv", "a", 0.5)
+    scales.write_text("slide,mpp\na,0.25\n")
+    for name, more in (("one", ("--mpp", 0.25)), ("many", ("--mpp-table", scales))):
+        cut = ("extract", slide, "-o", tmp_path / name, "--points", points, "--points-unit", "px", "--patch-um", 8)
+        assert run(*cut, "--encoder", "null", *more) == 0
+        bag = read_bag(tmp_path / name / "a.h5")
+        np.testing.assert_allclose(bag.coords[0].numpy(), np.array(POINTS["nucleus"]) / 2, atol=1e-3)
+        np.testing.assert_allclose(bag.features[0, :3].float().numpy(), np.array(COLOURS["nucleus"]) / 255, atol=2e-3)

@@ -20,12 +20,12 @@ def points_command(
     patch_um: float | None,
     config: ExtractConfig,
     options: RunOptions,
-    mpp_table: Mapping[Path, float],
+    mpp_table: Mapping[str, float],
     json: bool,
 ) -> int:
     """Cut and encode the patches, and print a line a slide. Exit code 1 if a slide failed."""
     from dasmil.errors import InputError
-    from dasmil.wsi.pipeline import make_encoder
+    from dasmil.wsi.pipeline import make_encoder, slide_name
     from dasmil.wsi.points import extract_points, read_points
 
     if unit is None or patch_um is None:
@@ -35,7 +35,7 @@ def points_command(
             f"--points writes dasmil bags, which keep the names of points: leave --format {config.format} out"
         )
     encoder = make_encoder(config, options)
-    mpp = {path: given for path in slides if (given := mpp_table.get(path, config.mpp)) is not None}
+    mpp = {path: given for path in slides if (given := mpp_table.get(slide_name(path), config.mpp)) is not None}
     rows = extract_points(
         slides, out, read_points(table), encoder, unit=unit, patch_um=patch_um, mpp=mpp, force=options.force,  # pyright: ignore[reportArgumentType]
         progress=None if json else lambda name: print(name, file=sys.stderr, flush=True),
