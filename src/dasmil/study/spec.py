@@ -140,12 +140,13 @@ class BagSpec:
 
         if self.bags is None:
             raise InputError("no bags: give --bags FOLDER (feature files) or --bags TABLE (cells)")
+        order = self._class_order() if classes is None else {}
         if classes is None and self.classes is not None:
             classes = [name.strip() for name in self.classes.split(",")]
         rows = labels if labels is not None else self.read_labels(classes)
         options: dict[str, Any] = {
             "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,
-            "strict": self.strict, **({} if classes is not None else self._class_order()),
+            "strict": self.strict, **order,
         }  # fmt: skip
         if rows is None and self.slide_table is not None:
             options["patients"] = read_patients(self.slide_table, self.slide_column, self.patient_column)
