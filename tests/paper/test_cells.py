@@ -6,7 +6,7 @@ import pytest
 
 from dasmil.errors import InputError
 from dasmil.models import create_model
-from dasmil.paper.cells import ABLATIONS, DATASETS, TABLE_MODELS, make_cell, table_cells, table_rows
+from dasmil.paper.cells import ABLATIONS, DATASETS, DISTANCE_ROWS, TABLE_MODELS, make_cell, table_cells, table_rows
 from dasmil.paper.tables import expected
 
 OURS = ("fixed-phi", "identity-phi", "self-pair", "disc-rel-sa")  # rows without printed figures
@@ -19,11 +19,23 @@ def model_of(row: str):
 
 def test_the_collage_table_has_every_model_on_both_sets_with_five_seeds() -> None:
     cells = table_cells("collage", "published")
-    assert {(c.row, c.dataset) for c in cells} == {(m, d) for m in TABLE_MODELS for d in DATASETS}
-    assert len(cells) == 32
+    assert {(c.row, c.dataset) for c in cells} == {(m, d) for m in (*TABLE_MODELS, *DISTANCE_ROWS) for d in DATASETS}
+    assert len(cells) == 40
     assert all(c.seeds == (0, 1, 2, 3, 4) for c in cells)
     assert [c.row for c in cells[:4:2]] == ["das-mil", "sa"]
-    assert cells[-1].row == "transmil"
+    assert [c.row for c in cells[-10::2]] == ["transmil", "sa-alibi", "sa-rope", "sa-bias", "das-mil-radius"]
+
+
+@pytest.mark.parametrize("table", ["collage", "tuned"])
+def test_other_ways_to_tell_distance_are_trained_as_the_model_that_they_change(table: str) -> None:
+    plans = {
+        row: make_cell(table, row, "mnist-collage", "published").plan() for row in (*DISTANCE_ROWS, "sa", "das-mil")
+    }
+    for row, base in (("sa-alibi", "sa"), ("sa-rope", "sa"), ("sa-bias", "sa"), ("das-mil-radius", "das-mil")):
+        assert plans[row]["training"] == plans[base]["training"]
+        assert plans[row]["seeds"] == [0, 1, 2, 3, 4]
+    assert plans["sa-bias"]["options"] == {**plans["sa"]["options"], "bias": "bins", "bias_init": 0.0}
+    assert plans["das-mil-radius"]["options"] == {**plans["das-mil"]["options"], "radius": 128.0}
 
 
 def test_every_printed_row_has_a_cell() -> None:

@@ -34,7 +34,7 @@ def test_check_prints_its_verdict(stored: Path, capsys: pytest.CaptureFixture[st
 def test_tables_only_trains_nothing(trained: Folders, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("collage", "--tables", "--results", trained.results, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["claims"][0] == "1 of 32 cells have been run."
+    assert found["claims"][0] == "1 of 40 cells have been run."
     assert str(trained.results / "published.html") in found["files"]
 
 

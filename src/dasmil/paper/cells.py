@@ -44,12 +44,19 @@ the row disc-rel-sa is that model with q.k counted once, as in the equations; th
 # Filled in this order, so that an unfinished table already answers the main question; slow models come last.
 _FIRST = ("das-mil", "sa", "max-pool", "disc-rel-sa")
 _LAST = ("gcn", "gat", "mil-gnn", "mil-gnn-ds", "transmil")
-_LATER = (
-    "sa-alibi",
-    "sa-rope",
-    "slide-transformer",
-)  # no row yet: docs/models.md has their commands
-TABLE_MODELS = tuple(name for name in MODELS if name not in _LATER)
+DISTANCE_ROWS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "sa-alibi": ("sa-alibi", {}),
+    "sa-rope": ("sa-rope", {}),
+    "sa-bias": ("sa", {"bias": "bins", "bias_init": 0.0}),
+    "das-mil-radius": ("das-mil", {"radius": 128.0}),
+}
+"""Rows of the collage and tuned tables that are not the paper's -> model and its options: other ways to tell attention
+about distance. The radius is half a side of a collage: enough for mnist-collage, which decides at 80 px, and not for
+mnist-collage-inv, which decides at 170 px."""
+
+_NO_ROW = ("slide-transformer",)  # a shape for large slides
+TABLE_MODELS = tuple(name for name in MODELS if name not in (*DISTANCE_ROWS, *_NO_ROW))
+"""The models with a row of the paper, or beside it as a pooling rule."""
 MODEL_ORDER = (*_FIRST, *(name for name in TABLE_MODELS if name not in (*_FIRST, *_LAST)), *_LAST)
 
 
@@ -89,7 +96,7 @@ def table_rows(table: str) -> tuple[str, ...]:
     """The rows of a table, in the order in which it is printed."""
     if table not in TABLES:
         raise unknown_name("table", table, TABLES)
-    return tuple(ABLATIONS) if table == "ablations" else TABLE_MODELS
+    return tuple(ABLATIONS) if table == "ablations" else (*TABLE_MODELS, *DISTANCE_ROWS)
 
 
 def make_cell(
@@ -100,16 +107,19 @@ def make_cell(
         raise unknown_name(f"row of the table {table}", row, table_rows(table))
     if table == "ablations" and row == "kqv":
         table, row = "collage", "das-mil"
+    model, options = DISTANCE_ROWS.get(row, (row, {}))
+    if table == "ablations":
+        model, options = (row if row in MODELS else "das-mil"), ABLATIONS[row]
     count = seeds or (QUICK_SEEDS if quick else TUNED_SEEDS if (table, row) == ("tuned", "das-mil") else SEEDS)
     return Cell(
         table,
         protocol,
         row,
         dataset,
-        model="das-mil" if table == "ablations" and row not in MODELS else row,
+        model=model,
         recipe="tuned" if table == "tuned" else "paper",
         seeds=tuple(range(count)),
-        options=ABLATIONS[row] if table == "ablations" else {},
+        options=options,
         training={"epochs": QUICK_EPOCHS, "restarts": 0} if quick else {},
     )
 
@@ -129,7 +139,7 @@ def table_cells(
         if row not in known:
             raise unknown_name(f"row of the table {table}", row, known)
     wanted = rows or (QUICK_ROWS[table] if quick else known)
-    order = known if table == "ablations" else MODEL_ORDER
+    order = known if table == "ablations" else (*MODEL_ORDER, *DISTANCE_ROWS)
     return [
         make_cell(table, row, dataset, protocol, seeds=seeds, quick=quick)
         for row in sorted(wanted, key=order.index)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dasmil.models import MODELS
-from dasmil.paper.cells import DATASETS, make_cell, table_rows
+from dasmil.paper.cells import DATASETS, DISTANCE_ROWS, make_cell, table_rows
 from dasmil.paper.stored import cell_path, read_cell, read_predictions
 from dasmil.stats.pairs import METRICS, difference
 
@@ -100,7 +100,8 @@ def entries(table: str, protocol: str, results: Path) -> list[Entry]:
             cell = make_cell(table, row, dataset, protocol)
             path = cell_path(results, cell.key)
             entry = Entry(
-                table, row, cell.model, dataset, MODELS[cell.model].position, read_cell(path),
+                table, row, cell.model, dataset,
+                "relative" if row in DISTANCE_ROWS else MODELS[cell.model].position, read_cell(path),
                 path.with_suffix(".npz"), _printed(table, row, dataset),
             )  # fmt: skip
             found.append(entry)
@@ -155,7 +156,9 @@ def claims(table: str, rows: list[Entry]) -> list[str]:
             f"{len(known) - len(outside)} of {len(known)} cells{tail}"
         )
     for dataset in DATASETS if table != "ablations" else ():
-        texts += _order(dataset, [entry for entry in done if entry.dataset == dataset])
+        own = [entry for entry in done if entry.dataset == dataset]
+        texts += _order(dataset, [entry for entry in own if entry.row not in DISTANCE_ROWS])
+        texts += _other_distances(dataset, own)
     stuck = [f"{e.row} on {e.dataset} ({e.stuck} of {e.seeds})" for e in done if e.stuck and e.model == "das-mil"]
     if any(entry.model == "das-mil" for entry in done):
         texts.append(f"das-mil seeds that did not fit the training bags: {', '.join(stuck) or 'none'}.")
@@ -206,6 +209,17 @@ def _order(dataset: str, done: list[Entry]) -> list[str]:
         f"{dataset}, 2,000 clean bags: attention with relative distances is {verdict} all {len(others)} others "
         f"({worst} {relative[worst]:.3f}, best other {best} {others[best]:.3f})."
     ]
+
+
+def _other_distances(dataset: str, done: list[Entry]) -> list[str]:
+    """How the ways to tell distances that are not the paper's do beside das-mil and sa."""
+    wanted = ("das-mil", "sa", *DISTANCE_ROWS)
+    means = {entry.row: float(entry.cell["summary"]["test-large"]["balanced_accuracy"]["mean"])
+             for entry in done if entry.cell is not None and entry.row in wanted}  # fmt: skip
+    if not set(means) & set(DISTANCE_ROWS):
+        return []
+    ranked = sorted(means, key=means.__getitem__, reverse=True)
+    return [f"{dataset}, 2,000 clean bags, ways to tell distance: {', '.join(f'{r} {means[r]:.3f}' for r in ranked)}."]
 
 
 def _while_training(entry: Entry) -> str:
