@@ -113,7 +113,7 @@ def test_outputs_of_an_unfinished_table(trained: Folders, cell: Cell) -> None:
     assert float(line["mean"]) == pytest.approx(manifest["summary"]["test-large"]["auroc"]["mean"], abs=1e-6)
     tex = (trained.results / "collage/published.tex").read_text()
     assert rf"{figure['mean']:.3f} $\pm$ {figure['std']:.3f} & 0.828 $\pm$ 0.033" in tex
-    assert tex.count(r" \\") == 18
+    assert tex.count(r" \\") == 22
     page = (trained.results / "published.html").read_text()
     assert "paper 0.828 ± 0.033" in page
     assert "<svg" in page
