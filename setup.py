@@ -5,16 +5,18 @@ from __future__ import annotations
 import glob
 import platform
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNELS = {  # library: folder with dispatch.cpp, portable.cpp and avx2.cpp
+KERNELS = {  # library: folder with dispatch.cpp, portable.cpp, avx2.cpp and perhaps avx512.cpp
     "dasmil.ops.das_attention._kernel": "src/dasmil/ops/das_attention/kernel",
     "dasmil.ops.conv_pool._kernel": "src/dasmil/ops/conv_pool/kernel",
 }
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-fno-tree-slp-vectorize", "-Wno-psabi"]
+AVX512 = ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma"]
 X86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
 
 
@@ -33,9 +35,13 @@ class BuildKernel(build_ext):
 
     def _build(self, ext: Extension, openmp: list[str]) -> None:
         folder = KERNELS[ext.name]
-        files = {"dispatch.cpp": ["-DDAS_WITH_AVX2"] if X86 else [], "portable.cpp": []}
+        files = {"dispatch.cpp": [], "portable.cpp": []}
         if X86:
             files["avx2.cpp"] = ["-mavx2", "-mfma"]
+            files["dispatch.cpp"].append("-DDAS_WITH_AVX2")
+        if X86 and Path(folder, "avx512.cpp").exists():
+            files["avx512.cpp"] = AVX512
+            files["dispatch.cpp"].append("-DDAS_WITH_AVX512")
         objects = [
             path
             for name, flags in files.items()

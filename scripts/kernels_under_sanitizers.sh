@@ -12,14 +12,19 @@ flags="$flags -fno-sanitize=vptr,float-divide-by-zero -fvisibility=hidden -ffp-c
 for room in das_attention conv_pool; do
   kernel="$place/src/dasmil/ops/$room/kernel"
   objects=("$place/portable.o" "$place/dispatch.o")
-  avx2=""
+  special=""
   if [ "$(uname -m)" = x86_64 ]; then
-    avx2=-DDAS_WITH_AVX2
+    special=-DDAS_WITH_AVX2
     objects+=("$place/avx2.o")
     g++ $flags -mavx2 -mfma -c "$kernel/avx2.cpp" -o "$place/avx2.o" &
+    if [ -e "$kernel/avx512.cpp" ]; then
+      special="$special -DDAS_WITH_AVX512"
+      objects+=("$place/avx512.o")
+      g++ $flags -mavx512f -mavx512dq -mavx512bw -mavx512vl -mavx2 -mfma -c "$kernel/avx512.cpp" -o "$place/avx512.o" &
+    fi
   fi
   g++ $flags -c "$kernel/portable.cpp" -o "$place/portable.o"
-  g++ $flags $avx2 -c "$kernel/dispatch.cpp" -o "$place/dispatch.o"
+  g++ $flags $special -c "$kernel/dispatch.cpp" -o "$place/dispatch.o"
   wait
   g++ -shared -fopenmp -fsanitize=address,undefined "${objects[@]}" -o "$place/src/dasmil/ops/$room/_kernel.so"
 done

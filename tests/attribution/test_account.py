@@ -7,7 +7,7 @@ import torch
 
 import dasmil
 from dasmil.attribution import Account, explain, partners
-from dasmil.attribution.distance import learned_biases
+from dasmil.attribution.distance import told_distances
 from dasmil.errors import DataError, InputError
 from dasmil.models import create_model, list_models
 from dasmil.types import Bag
@@ -188,16 +188,46 @@ def test_bias_radius_and_rotary_positions_split_exactly(options, section):
 
 
 def test_learned_biases_as_lengths():
-    assert learned_biases(model("sa")) == []
-    (row,) = learned_biases(create_model("sa", in_features=F, bias="gaussian", bias_init=0.5, distance_scale=200.0))
+    assert model("sa").learned_biases() == []
+    (row,) = create_model("sa", in_features=F, bias="gaussian", bias_init=0.5, distance_scale=200.0).learned_biases()
     assert (row["bias"], row["unit"]) == ("gaussian", "um")
     assert row["length"] == pytest.approx(100.0)
-    rows = learned_biases(
-        create_model("slide-transformer", in_features=F, layers=2, heads=2, head_features=4, step=256.0)
-    )
+    transformer = create_model("slide-transformer", in_features=F, layers=2, heads=2, head_features=4, step=256.0)
+    rows = transformer.learned_biases()
     assert [(r["layer"], r["head"]) for r in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert rows[0]["slope"] == pytest.approx(2**-4 / 256)
-    assert len(learned_biases(create_model("sa", in_features=F, bias="bins"))[0]["table"]) == 16
+    assert len(create_model("sa", in_features=F, bias="bins").learned_biases()[0]["table"]) == 16
+
+
+def told(name: str, **options) -> list[str]:
+    made = create_model(name, in_features=F, **options)
+    return told_distances(made.learned_biases(), made.config, made.unit)
+
+
+def test_what_a_bias_and_a_radius_say_in_micrometres():
+    assert told("sa") == told("das-mil") == []
+    linear = {"bias": "linear", "bias_init": 2.0, "distance_scale": 100.0}  # 2 / 100 um: half every ln(2) * 50 um
+    assert told("sa", **linear, radius=250.0) == [
+        "A weight halves every 34.7 µm of distance.",
+        "Instances more than 250 µm apart do not see each other.",
+    ]
+    assert told("sa", bias="gaussian", bias_init=0.5, distance_scale=200.0) == [
+        "A weight is half as large at 118 µm (gaussian, length 100 µm)."
+    ]
+    assert told("sa", bias="cauchy", bias_init=[0.5, 1.0], heads=2, out_features=6, distance_scale=200.0) == [
+        "A weight is half as large at 100 to 200 µm (cauchy, length 100 to 200 µm) (2 heads)."
+    ]
+    assert told("slide-transformer", layers=2, heads=2, head_features=4, step=256.0) == [
+        f"Layer {layer}: a weight halves every 2,840 to 45,400 µm of distance (2 heads)." for layer in (0, 1)
+    ]
+    bins = create_model("sa", in_features=F, bias="bins", bias_init=0.0, distance_scale=160.0)
+    bins.aggregator.layers[0].bias_table.data[0, 3] = 0.693147
+    bins.aggregator.layers[0].bias_table.data[0, 5] = -0.693147
+    assert told_distances(bins.learned_biases(), bins.config, bins.unit) == [
+        "A weight at 30 to 40 µm is 4 times that at 50 to 60 µm."
+    ]
+    flat = told("sa", bias="linear", bias_init=[0.0, -1.0], heads=2, out_features=6)
+    assert flat == ["A weight does not fall with the distance in 2 of 2 heads."]
 
 
 @pytest.mark.parametrize("name", list_models())

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import dasmil.train.plan as plan_module
 from dasmil.cli import app
+from dasmil.data.distances import neighbours_within
 from dasmil.errors import InputError
 from dasmil.train.competition import most_starts
 from dasmil.train.fit import fit_job
 from dasmil.train.job import Given, Job, Outline, prepare
 from dasmil.train.plan import Measured, make_plan, measure
+from dasmil.types import Bag
 from tests.baselines.rare_pairs import rare_pairs
 
 MB = 2**20
@@ -58,6 +62,29 @@ def test_starts_compete_on_parts_of_large_bags(monkeypatch: pytest.MonkeyPatch) 
     assert alone.seconds_in_all == pytest.approx((40 * whole, 40 * whole), rel=1e-3)
 
 
+def test_with_a_radius_cost_follows_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def measured(job: Job, n: int, *, spacing: float, **options: object) -> Measured:
+        asked.append(spacing)
+        return Measured(n, 0.01 + 1e-5 * n * (1.02 if n > 5000 else 1.0), 1.0, 300 * MB, int(10 * MB + 20_000 * n))
+
+    monkeypatch.setattr(plan_module, "measure", measured)
+    plan = make_plan(job("das-mil", 2, 8, options={"radius": 50.0}), [500_000], memory_gb=4, spacing=9.0)
+    assert set(asked) == {9.0}
+    assert plan.time_coefficients[2] == 0.0  # one noisy probe would bend a curve far off
+    assert plan.seconds(500_000) == pytest.approx(5.0, rel=0.05)
+    with pytest.raises(InputError, match="spacing of instances is 0"):
+        make_plan(job("das-mil", 2, 8), [500], spacing=0)
+
+
+def test_neighbours_within_a_radius() -> None:
+    grid = torch.stack(torch.meshgrid(torch.arange(60.0), torch.arange(60.0), indexing="ij"), -1).flatten(0, 1)
+    bag = Bag(torch.zeros(3600, 1), grid * 10, "um", "grid")
+    assert neighbours_within([bag], 0.0) == 1.0
+    assert neighbours_within([bag] * 3, 10.0) == pytest.approx(5.0, abs=0.2)  # itself and four, fewer at the border
+
+
 def test_large_cohorts_are_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch)
     plan = make_plan(job("das-mil", 400, 768), [5000] * 400, memory_gb=4)
@@ -84,6 +111,9 @@ def test_command(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     printed = capsys.readouterr().out
     assert "30 bags of" in printed
     assert "instances fit into 2.0 GB" in printed
+    assert "within the radius" not in printed
+    app([*arguments, "--set", "radius=1e9"], exit_on_error=False, result_action="return_value")
+    assert re.search(r"within the radius +\d\d instances, of 1e\+09 um around one", capsys.readouterr().out)
     with pytest.raises(InputError, match="nothing to plan"):
         app(["plan"], exit_on_error=False, result_action="return_value")
 
@@ -93,6 +123,7 @@ def test_command(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     [
         (["--sizes", "400", "0"], "--sizes has 0, expected"),
         (["--sizes=-5"], "--sizes has -5, expected"),
+        (["--sizes", "400", "--spacing-um", "0"], "--spacing-um is 0, expected a length above 0"),
         (["--sizes", "400", "--in-features", "0"], "--in-features is 0, expected at least 1"),
         (["--sizes", "400", "--bags", "folder"], "--sizes and --bags were given"),
     ],

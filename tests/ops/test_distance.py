@@ -18,11 +18,15 @@ neighbours = importlib.import_module("dasmil.ops.das_attention.neighbours")
 order = importlib.import_module("dasmil.ops.das_attention.order")
 
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")
+needs_two_sets = pytest.mark.skipif(
+    not (native.has_instructions("avx2") and native.has_instructions("avx512")), reason="auto is AVX2 here, or nothing"
+)
 BACKENDS = [
     pytest.param("chunked", torch.float64, "auto", id="chunked-float64"),
     pytest.param("chunked", torch.float32, "auto", id="chunked-float32"),
     pytest.param("native", torch.float32, "auto", id="native", marks=needs_kernel),
     pytest.param("native", torch.float32, "portable", id="native-portable", marks=needs_kernel),
+    pytest.param("native", torch.float32, "avx2", id="native-avx2", marks=needs_two_sets),
 ]
 if os.environ.get("TRITON_INTERPRET") == "1":
     BACKENDS.append(pytest.param("triton", torch.float32, "auto", id="triton"))

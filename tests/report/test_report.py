@@ -20,7 +20,7 @@ from dasmil.report import pictures, write_report
 from dasmil.report.phi import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.sections import headline
-from dasmil.report.single import epochs_text
+from dasmil.report.single import epochs_text, run_page, told_by
 from dasmil.runs import Run
 from dasmil.study.folds import write_fold_summary
 
@@ -141,6 +141,23 @@ def test_the_learned_distance_is_that_of_the_run(trained: Path, pages: dict[str,
     ]
     assert f"Halfway at {min(middles):.0f}–{max(middles):.0f} µm" in text
     assert "true threshold" not in text
+
+
+def test_slopes_and_radius_are_told_in_micrometres(binary: Path):
+    assert told_by(Run.read(binary)) == []  # written before biases were noted, or without one
+    config = json.loads((binary / "config.json").read_text())
+    config["model"]["options"]["radius"] = 300.0
+    (binary / "config.json").write_text(json.dumps(config))
+    for seed, slope in ((0, 0.01), (1, 0.02)):
+        file = binary / f"seed-{seed}" / "status.json"
+        row = {"layer": 0, "head": 0, "bias": "linear", "slope": slope, "unit": "um"}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"learned_biases": [row]}))
+    page = run_page(Run.read(binary))
+    (section,) = [section for section in page.sections if section.title == "What the model uses"]
+    assert list(section.text) == [
+        "A weight halves every 34.7 to 69.3 µm of distance.",
+        "Instances more than 300 µm apart do not see each other.",
+    ]
 
 
 def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):

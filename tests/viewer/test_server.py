@@ -16,7 +16,7 @@ from dasmil.attribution import Account, explain
 from dasmil.models import create_model
 from dasmil.types import Bag
 from dasmil.viewer.answers import account as account_of
-from dasmil.viewer.answers import levels
+from dasmil.viewer.answers import describe, levels
 from dasmil.viewer.shelf import Entry, Picture, Shelf
 
 from .conftest import Viewer, serve
@@ -217,3 +217,13 @@ def test_a_bag_with_nan_features_is_a_message() -> None:
         status, body, _ = ask(viewer, "/api/bag/0")
         assert status == 422
         assert "1 of 20 instances have NaN or infinite features; remove them" in json.loads(body)["error"]
+
+
+def test_what_a_bias_and_a_radius_say_of_distance_is_told() -> None:
+    model = create_model("sa", in_features=4, bias="cauchy", bias_init=0.5, distance_scale=80.0, radius=90.0)
+    bag = Bag(torch.randn(5, 4), torch.rand(5, 2) * 100, "um", "five")
+    shelf = Shelf("sa", "for tests", model, [Entry("five", lambda: bag)])
+    assert describe(shelf, 0, None)["told"] == [
+        "A weight is half as large at 40 µm (cauchy, length 40 µm).",
+        "Instances more than 90 µm apart do not see each other.",
+    ]

@@ -13,6 +13,7 @@ BENCHES = {
     "training": "Many runs trained at once beside one bag at a time.",
     "extract": "The slide pipeline beside a bare OpenSlide loop.",
     "large-bag": "Memory of training on one very large bag.",
+    "slide-transformer": "Memory of a slide encoder on one very large slide.",
     "engine": "Workers beside a bare loop: cost of a unit, gain of a second worker.",
     "explain": "The account of one very large bag beside the model's forward pass.",
     "viewer": "One very large bag in the viewer, in a real browser: waiting times, frames, memory.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Annotated
 
@@ -18,6 +19,7 @@ def plan(
     cohort: CohortArguments = CohortArguments(),  # noqa: B008
     sizes: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
     in_features: int = 768,
+    spacing_um: float = 100.0,
     model: str = "das-mil",
     preset: str | None = None,
     recipe: str | None = None,
@@ -40,6 +42,8 @@ def plan(
         Instead of a cohort: bag sizes, for example --sizes 4000 12000 100000 (with --in-features).
     in_features
         Features per instance, with --sizes.
+    spacing_um
+        Distance of neighbouring instances, with --sizes and a radius (--set radius=...): cost follows the neighbours.
     model
         One of `dasmil models`.
     preset
@@ -72,21 +76,31 @@ def plan(
         raise InputError(f"--sizes has {min(sizes)}, expected bags of at least 1 instance")
     if in_features < 1:
         raise InputError(f"--in-features is {in_features}, expected at least 1")
+    if not spacing_um > 0:
+        raise InputError(f"--spacing-um is {spacing_um:g}, expected a length above 0")
+    chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
+    radius, neighbours = chosen.options.get("radius"), None
     if sizes:
         width = in_features
+        neighbours = None if radius is None else math.pi * (radius / spacing_um) ** 2
     elif cohort.bags is not None:
         from dasmil.data.cohort import bag_sizes
 
-        sizes, width = bag_sizes(cohort.load())
+        loaded = cohort.load()
+        sizes, width = bag_sizes(loaded)
+        if radius is not None:
+            from dasmil.data.distances import neighbours_within
+
+            neighbours = neighbours_within(loaded, radius)
+            spacing_um = radius * (math.pi / neighbours) ** 0.5
     else:
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
-    chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
     given = Given(chosen.preset, chosen.options, chosen.training)
     job = prepare(model, Outline(len(sizes), (width,), "um"), given)
-    found = make_plan(job, sizes, seeds=seeds, memory_gb=memory_gb, threads=threads, on_probe=_say)
-    answer = {"model": model, "bags": len(sizes), "largest": max(sizes), **found.as_json()}
+    found = make_plan(job, sizes, seeds=seeds, memory_gb=memory_gb, threads=threads, spacing=spacing_um, on_probe=_say)
+    answer = {"model": model, "bags": len(sizes), "largest": max(sizes), "neighbours": neighbours, **found.as_json()}
     if check:
-        measured = measure(job, max(sizes), seeds=seeds, threads=threads)
+        measured = measure(job, max(sizes), seeds=seeds, threads=threads, spacing=spacing_um)
         answer["check"] = {
             "n": measured.n,
             "seconds": {
@@ -109,6 +123,8 @@ def plan(
         f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {counts} instances with {width} features; "
         f"{model}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
+    if neighbours is not None:
+        print(f"within the radius   {neighbours:,.0f} instances, of {radius:,g} um around one")
     print(f"time per epoch      {duration(found.seconds_per_epoch)}")
     fastest, slowest = (duration(value) for value in found.seconds_in_all)
     span = fastest if fastest == slowest else f"{fastest} to {slowest}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.spatial import KDTree
 
 from dasmil.errors import DataError
 from dasmil.types import Bag
@@ -32,3 +33,15 @@ def pair_distances(bags: Sequence[Bag], *, pairs_per_bag: int = 2000, max_bags: 
     if not (distances > 0).any():
         raise DataError("no two instances of a bag lie apart: distances cannot be learned from these bags")
     return distances[distances > 0]
+
+
+def neighbours_within(bags: Sequence[Bag], radius: float, *, max_bags: int = 8, seed: int = 0) -> float:
+    """How many instances lie within the radius of one, itself included: the mean over 500 instances of some bags."""
+    rng = np.random.default_rng(seed)
+    chosen = range(len(bags)) if len(bags) <= max_bags else rng.choice(len(bags), max_bags, replace=False)
+    counts = []
+    for number in chosen:
+        coords = bags[int(number)].coords.numpy().astype(np.float64)
+        centres = coords[rng.integers(0, len(coords), 500)]
+        counts.append(float(np.mean(KDTree(coords).query_ball_point(centres, radius, return_length=True))))
+    return float(np.mean(counts))

@@ -146,6 +146,19 @@ class MILModel(nn.Module):
             for row in layer.learned_distances()
         ]
 
+    def learned_biases(self) -> list[dict[str, Any]]:
+        """Rows {layer, head, bias, slope | length | table, unit}: what each head subtracts with the distance.
+
+        A slope is per unit of the coordinates, a length in it, a table goes from 0 to distance_scale in even steps;
+        empty for models without a bias.
+        """
+        layers = [module for module in self.modules() if isinstance(module, DistanceAwareAttention)]
+        return [
+            {"layer": number, **row, "unit": self.unit}
+            for number, layer in enumerate(layers)
+            for row in layer.learned_biases()
+        ]
+
     def save(self, path: str | Path) -> None:
         """Write parameters, buffers and configuration to one safetensors file."""
         from dasmil.models.storage import save

@@ -131,3 +131,11 @@ class SlideTransformer(MILModel):
         blocks = [Block(width, heads, mlp_ratio, dropout, slopes, train_slopes) for _ in range(layers)]
         self.aggregator = TransformerAggregator(self.encoded, width, blocks, self.distance_scale, radius, checkpointing)
         self.classifier = self.make_classifier(width)
+
+    def learned_biases(self) -> list[dict[str, Any]]:
+        blocks = [module for module in self.modules() if isinstance(module, Block)]
+        return [
+            {"layer": number, **row, "unit": self.unit}
+            for number, block in enumerate(blocks)
+            for row in block.learned_biases(self.distance_scale)
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dasmil.attribution.distance import told_distances
 from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.page import Page, Section
 from dasmil.report.pictures import (
@@ -41,8 +42,9 @@ def run_page(run: Run) -> Page:
         p for p in (roc_picture(run, split), confusion_picture(run, split), calibration_picture(run, split)) if p
     ]
     sections = [Section("Scores", tables=[scores_table(run)])]
-    if explaining:
-        sections.insert(0, Section("What the model uses", pictures=explaining))
+    told = told_by(run)
+    if explaining or told:
+        sections.insert(0, Section("What the model uses", text=told, pictures=explaining))
         sections.append(Section("How well it separates the bags", pictures=scoring))
     else:
         sections.insert(0, Section("How well it separates the bags", pictures=scoring))
@@ -63,9 +65,18 @@ def run_page(run: Run) -> Page:
             if text
         ],
         sections=[
-            section for section in sections if section.pictures or section.tables or section.bags or section.folded
+            section
+            for section in sections
+            if section.text or section.pictures or section.tables or section.bags or section.folded
         ],
     )
+
+
+def told_by(run: Run) -> list[str]:
+    """Bias and radius of all seeds and folds as sentences."""
+    rows = [row for part in run.folds or [run] for seed in part.seeds.values() for row in seed.biases]
+    options = (run.folds or [run])[0].options
+    return told_distances(rows, options, str(rows[0]["unit"] if rows else options.get("unit", "um")))
 
 
 def lead_sentence(run: Run) -> str:

@@ -93,6 +93,11 @@ class Seed:
         """Rows of learned distances: layer, head, theta, beta, midpoint, width, unit; empty without."""
         return self.status.get("learned_distances") or []
 
+    @property
+    def biases(self) -> list[dict[str, Any]]:
+        """Rows of biases by distance: layer, head, bias, slope or length or table, unit; empty without."""
+        return self.status.get("learned_biases") or []
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:

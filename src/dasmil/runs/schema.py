@@ -148,6 +148,7 @@ class SeedStatus(_Record):
     attempt: NotRequired[int]
     attempts: NotRequired[list[dict[str, Any]]]
     learned_distances: NotRequired[list[dict[str, Any]] | None]
+    learned_biases: NotRequired[list[dict[str, Any]] | None]
 
 
 class CheckpointFacts(_Record):

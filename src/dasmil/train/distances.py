@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dasmil.data.distances import pair_distances
 from dasmil.models import MODELS
 from dasmil.train.feed import Feed
-from dasmil.train.job import Job
+from dasmil.train.job import Job, without_memory
 
 SAMPLED_BAGS = 64
 PAIRS_PER_BAG = 20_000
@@ -69,7 +69,8 @@ def with_scale(job: Job, feed: Feed) -> tuple[dict[str, Any], Lengths | None]:
     learned ones do not start from the data. Distances are measured only where one of these needs them.
     """
     options = dict(job.options)
-    if MODELS[job.model].position != "relative":  # "absolute" models look at places, not at distances
+    # That of the model and not of its class: a bias or a radius makes one that has none look at distances.
+    if without_memory(job.model, options).position != "relative":  # "absolute": at places, not at distances
         return options, None
     if "distance_scale" in options and not job.learns_distances:
         return options, None

@@ -26,6 +26,8 @@ PROBE_BAGS = 2
 SMALLEST_PROBE = 256
 LARGEST_PROBE = 8192
 WARM_UP = 512
+SPACING = 100.0
+"""Of the instances of a probe, where nothing is known of the bags."""
 CHEAP_SECONDS = 0.25  # a largest probe that takes less is followed by one nearer to the largest bag
 TELLING_BYTES = 2**20  # less memory of a step is noise
 LARGEST_ANSWER = 10_000_000  # larger bags are not asked about
@@ -94,12 +96,16 @@ def make_plan(
     seeds: int = 1,
     memory_gb: float | None = None,
     threads: int | None = None,
+    spacing: float = SPACING,
     on_probe: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Predict time and memory of training a job on bags of these sizes, on this machine.
 
-    memory_gb: what may be used; default: what is free now.
+    memory_gb: what may be used; default: what is free now. spacing: each instance has a square with sides of this
+    length to itself, in the unit of the coordinates; with a radius, cost follows the neighbours.
     """
+    if not 0 < spacing < math.inf:
+        raise InputError(f"the spacing of instances is {spacing:g}, expected a length above 0")
     if seeds < 1 or (threads is not None and threads < 1):
         found = f"seeds is {seeds}" if seeds < 1 else f"threads is {threads}"
         raise InputError(f"{found}, expected at least 1")
@@ -107,8 +113,8 @@ def make_plan(
         raise InputError(f"memory_gb is {memory_gb:g}, expected the memory that may be used, above 0")
     config, starts = job.config, most_starts(job)
     limit = int(memory_gb * 2**30) if memory_gb is not None else available_memory()
-    probes = _probes(job, max(sizes), seeds, threads, on_probe)
-    seconds, memory = _seconds(probes), _memory(probes)
+    probes = _probes(job, max(sizes), seeds, threads, spacing, on_probe)
+    seconds, memory = _seconds(probes, 3 if job.options.get("radius") is None else 2), _memory(probes)
     parts = np.minimum(sizes, config.starts_instances)  # what competing starts see of the bags
     together = starts if seeds * starts * int(parts.max()) <= config.stacked_instances else 1
     base = int(np.median([p.base_bytes for p in probes]))
@@ -136,7 +142,12 @@ def make_plan(
 
 
 def _probes(
-    job: Job, largest: int, seeds: int, threads: int | None, on_probe: Callable[[int, int], None] | None
+    job: Job,
+    largest: int,
+    seeds: int,
+    threads: int | None,
+    spacing: float,
+    on_probe: Callable[[int, int], None] | None,
 ) -> list[Measured]:
     """Measurements of three sizes up to the largest bag, and of a fourth one where that is cheap."""
     top = min(max(largest, SMALLEST_PROBE * 4), LARGEST_PROBE)
@@ -146,7 +157,7 @@ def _probes(
     def probe(n: int) -> None:
         if on_probe:
             on_probe(len(probes), max(len(chosen), len(probes) + 1))
-        probes.append(measure(job, n, seeds=seeds, threads=threads))
+        probes.append(measure(job, n, seeds=seeds, threads=threads, spacing=spacing))
 
     for n in chosen:
         probe(n)
@@ -157,10 +168,10 @@ def _probes(
     return probes
 
 
-def _seconds(probes: Sequence[Measured]) -> np.ndarray:
+def _seconds(probes: Sequence[Measured], powers: int) -> np.ndarray:
     """Coefficients of the time of a step: processor time, because the clock on the wall also counts other programs."""
     cores = max(1.0, *(p.cores for p in probes))
-    return _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes])
+    return _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes], powers)
 
 
 def _memory(probes: Sequence[Measured]) -> np.ndarray:
@@ -174,9 +185,9 @@ def _memory(probes: Sequence[Measured]) -> np.ndarray:
     return _extend([p.n for p in telling], [p.step_bytes for p in telling], powers)
 
 
-def measure(job: Job, n: int, *, seeds: int = 1, threads: int | None = None) -> Measured:
+def measure(job: Job, n: int, *, seeds: int = 1, threads: int | None = None, spacing: float = SPACING) -> Measured:
     """Train two bags of n random instances for two epochs in a process of its own and report what it took."""
-    request = {"job": job.as_json(), "n": n, "seeds": seeds, "threads": threads}
+    request = {"job": job.as_json(), "n": n, "seeds": seeds, "threads": threads, "spacing": spacing}
     done = subprocess.run(
         [sys.executable, "-m", "dasmil.train.plan", json.dumps(request)], capture_output=True, text=True, check=False
     )
@@ -246,16 +257,16 @@ def _probe(request: dict[str, Any]) -> Measured:
         used, passed = (second - first for first, second in zip(*marks))
         return used, used / passed
 
-    train(_random_bags(job, WARM_UP))  # import and start everything that training needs
+    train(_random_bags(job, WARM_UP, request["spacing"]))  # import and start everything that training needs
     base = peak_memory()
-    bags = _random_bags(job, request["n"])
+    bags = _random_bags(job, request["n"], request["spacing"])
     held = peak_memory()
     tries = [train(bags) for _ in range(2)]
     seconds = min(used for used, _ in tries) / PROBE_BAGS
     return Measured(request["n"], seconds, max(cores for _, cores in tries), base, max(0, peak_memory() - held))
 
 
-def _random_bags(job: Job, n: int) -> list[Bag]:
+def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:
     """Bags of n instances of the kind that the job is for."""
     import torch
 
@@ -265,7 +276,7 @@ def _random_bags(job: Job, n: int) -> list[Bag]:
     return [
         Bag(
             torch.randn(n, *job.outline.feature_shape, generator=generator),
-            torch.rand(n, 2, generator=generator) * 100 * n**0.5,
+            torch.rand(n, 2, generator=generator) * spacing * n**0.5,
             job.outline.unit,
             f"probe-{i}",
             label=i % 2,

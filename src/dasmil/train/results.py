@@ -128,4 +128,5 @@ def _status(run: TrainedRun) -> SeedStatus:
             for a in sorted(run.attempts, key=lambda a: a.attempt)
         ],
         "learned_distances": run.model.learned_distances(),
+        "learned_biases": run.model.learned_biases(),
     }

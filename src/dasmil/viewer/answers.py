@@ -116,6 +116,7 @@ def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
             **dict(zip(("min_level", "max_level"), levels(picture))),
         },
         "curves": curves,
+        "told": shelf.told(chosen),
         "groups": _groups(opened),
         "has_ids": opened.names.has_ids,
         "warnings": list(opened.warnings),

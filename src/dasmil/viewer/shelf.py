@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from dasmil.attribution.deciding import Partner
-from dasmil.attribution.distance import phi_values
+from dasmil.attribution.distance import phi_values, told_distances
 from dasmil.attribution.ground import Ground
 from dasmil.attribution.names import InstanceNames
 from dasmil.errors import DasmilError, InputError
@@ -185,6 +185,11 @@ class Shelf:
         if not 0 <= instance < n:
             raise InputError(f"there is no instance number {instance}; the bag has {n}")
         return self.explained(index, voice).partners(instance)
+
+    def told(self, voice: int = 0) -> list[str]:
+        """What a bias or a radius says of distance, as sentences."""
+        model = self.model_of(voice)
+        return told_distances(model.learned_biases(), model.config, model.unit)
 
     def curves(self, furthest: float, voice: int = 0) -> list[dict]:
         """phi over distances from 0 to `furthest` (in the model's unit), one row a head."""

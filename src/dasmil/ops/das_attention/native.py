@@ -64,6 +64,12 @@ def available() -> bool:
     return not isinstance(load(), str)
 
 
+def has_instructions(isa: str) -> bool:
+    """Whether the kernel was built for this instruction set and the CPU has it."""
+    loaded = load()
+    return not isinstance(loaded, str) and bool(loaded.das_has(ctypes.c_int64(_ISA_CODES[isa])))
+
+
 def _library() -> ctypes.CDLL:
     loaded = load()
     if isinstance(loaded, str):
@@ -141,7 +147,7 @@ def _describe(settings: Settings, x: Operands, near: Neighbourhood) -> _Problem:
     return _Problem(
         bags, heads, n, d, o, x.coords.shape[-1], _PHI_CODES[settings.phi], _BIAS_CODES[settings.bias],
         0 if x.bias_table is None else x.bias_table.shape[-1],
-        settings.self_pair, settings.product_term, torch.get_num_threads(), settings.isa != "auto",
+        settings.self_pair, settings.product_term, torch.get_num_threads(), _ISA_CODES[settings.isa],
         step(x.coords, 2), step(x.mask, 1), step(x.section, 1), step(x.theta, 1), step(x.beta, 1),
         step(x.key_embed, 3), step(x.query_embed, 3), step(x.value_embed, 3),
         step(x.bias_scale, 1), step(x.bias_table, 2), step(near.order, 1),
@@ -151,6 +157,7 @@ def _describe(settings: Settings, x: Operands, near: Neighbourhood) -> _Problem:
     )  # fmt: skip
 
 
+_ISA_CODES = {name: code for code, name in enumerate(("auto", "portable", "avx2", "avx512"))}
 _BIAS_CODES = {name: code for code, name in enumerate((None, "linear", "gaussian", "cauchy", "bins"))}
 assert set(_BIAS_CODES) == {None, *BIASES}
 _PHI_CODES = {name: code for code, name in enumerate(("sigmoid", "identity", "exponential", "gaussian"))}
@@ -208,7 +215,8 @@ class NativeAttention(torch.autograd.Function):
         problem.shift, problem.share, problem.g_sum, problem.m_sum = _rows(kept)
         gradients: dict[str, Tensor] = {name: _empty_like(getattr(x, name)) for name in ("query", "key", "value")}
         for name, tail in _PARAMETERS:  # one for each bag, even where the bags share the parameter
-            if (t := getattr(x, name)) is not None:
+            wanted = ctx.needs_input_grad[1 + Operands._fields.index(name)] or not name.startswith("bias")
+            if wanted and (t := getattr(x, name)) is not None:
                 gradients[name] = _empty(*x.query.shape[:2], *t.shape[t.ndim - tail :])
         for name, gradient in gradients.items():
             setattr(problem, f"d_{name}", gradient.data_ptr())

@@ -52,7 +52,7 @@ class Settings(NamedTuple):
 
     seeds: int64, one for each equal share of the heads of all bags, in their order; None without dropout.
     radius: one for each head, in units of distance_scale.
-    isa: "auto", or "portable" to leave the CPU's special instructions unused.
+    isa: "auto" takes the best instructions of the CPU; "portable" leaves its special ones unused; "avx2", "avx512".
     """
 
     phi: str

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from dasmil import __version__
+from dasmil.attribution.distance import told_distances
 from dasmil.attribution.export import written
 from dasmil.attribution.groups import MANY
 from dasmil.attribution.names import InstanceNames
@@ -86,6 +87,7 @@ def write_page(
         verdict=verdict.text,
         sums=[] if verdict.decided and len(bag) < MANY else _sums(verdict.sums),
         phi=phi,
+        told=told_distances(model.learned_biases(), model.config, model.unit),
         pairs_note=(
             "Row i of the attention won the maximum of at least one feature (or was averaged); the contribution is "
             "what it took from instance j, times the classifier's weights. A dot is a pair at its distance."

@@ -78,7 +78,8 @@ export function showBag(entry, bag) {
   if (bag.annotations) facts.push(["Annotations", bag.annotations]);
   if (entry.patient && entry.patient !== entry.id) facts.unshift(["Patient", entry.patient]);
   get("bag").replaceChildren(element("h2", {}, `${entry.id} `, entry.split ? badge(entry.split) : null),
-    list(facts), ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
+    list(facts), ...(bag.told.length ? [element("p", { class: "small told" }, bag.told.join(" "))] : []),
+    ...bag.warnings.map((w) => element("p", { class: "warn" }, w)));
 }
 
 const list = (facts) => element("dl", {}, ...facts.flatMap(([k, v]) => [element("dt", {}, k), element("dd", {}, v)]));

@@ -7,7 +7,8 @@ namespace DAS_ISA {
 
 // What a thread of the backward pass owns.
 struct Sums {
-  float *dq;              // [n][d]: sum_j w k_j
+  bool first;
+  float *dq;              // [n][d]: sum_j w k_j by the instances' own numbers; the first thread's is the result itself
   float *alpha, *mu;      // [panels * 8]: sum_j w g, sum_j w m; six rows of a panel, two unused
   double theta = 0, beta = 0, gg = 0;
   float *dk, *dv;         // [d][TJ], [o][TJ] of the current tile
@@ -16,10 +17,11 @@ struct Sums {
   double *k_gamma, *k_nu, *v_sum;  // [d], [d], [o]: sums over the columns for the embeddings
   double *bias;           // [1] or [bins]
   int32_t *list;          // the panels near a tile
-  float *q, *dz;          // [TI][d], [TI][o]: rows of such panels
+  float *q, *dz, *part;   // [TI][d], [TI][o]: rows of such panels; [6][d]: a panel's share of dq
+  Gathered gathered;      // the columns of such a tile
 
-  Sums(const Bag &bag, int64_t stretches, Arena &arena) {
-    dq = arena.take(bag.n * bag.d);
+  Sums(const Bag &bag, int64_t stretches, bool first, Arena &arena) : first(first), gathered(bag, arena) {
+    dq = arena.take(first ? 0 : bag.n * bag.d);
     alpha = arena.take(bag.mode != LEAN ? bag.panels * 8 : 0);
     mu = bag.mode == PARTIAL ? arena.take(bag.panels * 8) : nullptr;
     dk = arena.take(bag.d * TJ);
@@ -38,9 +40,11 @@ struct Sums {
     list = arena.take<int32_t>(stretches);
     q = arena.take(stretches ? TI * bag.d : 0);
     dz = arena.take(stretches ? TI * bag.o : 0);
+    part = arena.take(stretches ? 6 * bag.d : 0);
   }
 
-  void clear(const Bag &bag) {
+  void clear(const Bag &bag, float *d_query) {
+    if (first) dq = d_query;
     fill(dq, dq + bag.n * bag.d, 0.0f);
     if (bag.mode != LEAN) fill(alpha, alpha + bag.panels * 8, 0.0f);
     if (mu) fill(mu, mu + bag.panels * 8, 0.0f);
@@ -54,13 +58,13 @@ struct Sums {
 
 // The incoming gradient of one head of one bag, repacked.
 struct Incoming {
-  float *panel;         // [panels][o][6]: dz * ln(2)
+  float *panel;         // [panels][o][6]: dz * ln(2); not where rows are packed when they are needed
   float *common;        // [n]: dz.z * ln(2)
   float *dg, *dg_ln2;   // [n]: dz.(u_V - v_V)
   float *dm_ln2;        // [n]: dz.v_V
 
   Incoming(const Bag &bag, Arena &arena, bool used) {
-    panel = arena.take(used ? bag.panels * bag.o * 6 : 0);
+    panel = arena.take(used && !bag.local ? bag.panels * bag.o * 6 : 0);
     common = arena.take(used ? bag.n : 0);
     dg = arena.take(used ? bag.n : 0);
     dg_ln2 = arena.take(used ? bag.n : 0);
@@ -72,7 +76,8 @@ struct Incoming {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = (item * n + bag.ids[i]) * o;
       const float *dz = p.d_out + at, *z = p.out + at;
-      for (int64_t y = 0; y < o; ++y) panel[(i / 6) * o * 6 + y * 6 + i % 6] = static_cast<float>(LN2) * dz[y];
+      for (int64_t y = 0; y < o && !bag.local; ++y)
+        panel[(i / 6) * o * 6 + y * 6 + i % 6] = static_cast<float>(LN2) * dz[y];
       common[i] = static_cast<float>(LN2 * dot(dz, z, o));
       const double u = bag.ve ? dot(dz, bag.ve, o) : 0, v = bag.ve ? dot(dz, bag.ve + o, o) : 0;
       dg[i] = static_cast<float>(u - v);
@@ -199,10 +204,18 @@ struct Backward {
     if (SOME) t.gg += lane_sum(d_gg);
   }
 
-  // A panel of at most six rows against some columns: weights in S, w in D.
-  void panel(const Columns &to, int64_t item, int64_t i, int64_t count, float *S, float *D, Sums &t) const {
-    spread_panel<TJ>(bag.q_panel + i * bag.d, count, bag.d, to.k, to.start, S, to.width);
-    spread_panel<TJ>(in.panel + i * bag.o, count, bag.o, to.v, nullptr, D, to.width);
+  // A panel of at most six rows against some columns: weights in S, w in D. Where rows are packed when they are needed, q
+  // and dz hold them.
+  void panel(const Columns &to, int64_t item, int64_t i, int64_t count, const float *q, const float *dz, float *S, float *D,
+             Sums &t) const {
+    const int64_t d = bag.d, o = bag.o;
+    if (bag.local) {
+      spread_rows<TJ>(q, count, d, to.k, S, to.width);
+      spread_rows<TJ>(dz, count, o, to.v, D, to.width);
+    } else {
+      spread_panel<TJ>(bag.q_panel + i * d, count, d, to.k, to.start, S, to.width);
+      spread_panel<TJ>(in.panel + i * o, count, o, to.v, nullptr, D, to.width);
+    }
     if (biases) biases(bag, to, i, count, S);
     if (MODE != LEAN) distances(bag, to, i, count, t.G, t.X, t.M);
     weights(to, item, i, count, S, t);
@@ -212,43 +225,62 @@ struct Backward {
       gradients(to, i, count, S, D, t);
     }
     if (bias_gradients) bias_gradients(bag, to, i, count, D, t.bias);
-    gather_all<TJ>(D, count, to.k, to.width, bag.d, t.dq + i * bag.d, bag.d);
+    float *dq = bag.local ? t.part : t.dq + i * d;
+    if (bag.local) fill(dq, dq + count * d, 0.0f);
+    if (to.k_rows) {
+      collect_all<TJ>(D, count, to.k_rows, to.real, d, dq);
+    } else {
+      gather_all<TJ>(D, count, to.k, to.width, d, dq, d);
+    }
+    for (int64_t r = 0; r < count && bag.local; ++r) {
+      float *sum = t.dq + bag.ids[i + r] * d;
+      for (int64_t x = 0; x < d; ++x) sum[x] += dq[r * d + x];
+    }
   }
 
   // All rows against one tile of columns: finishes the gradients of its keys and values.
   void tile(int64_t item, int64_t j0, int64_t width, const Stretches &stretches, Sums &t) const {
+    fill(t.dk, t.dk + bag.d * TJ, 0.0f);
+    fill(t.dv, t.dv + bag.o * TJ, 0.0f);
+    fill(t.gamma, t.gamma + TJ, 0.0f);
+    fill(t.nu, t.nu + TJ, 0.0f);
+    bag.local ? near_rows(item, j0, width, stretches, t) : all_rows(item, j0, width, t);
+    finish_columns(item, j0, width, t);
+  }
+
+  void all_rows(int64_t item, int64_t j0, int64_t width, Sums &t) const {
     const int64_t n = bag.n, d = bag.d, o = bag.o;
     const float *dz = p.d_out + item * n * o;
     const Columns to = bag.columns(j0, width);
-    fill(t.dk, t.dk + d * TJ, 0.0f);
-    fill(t.dv, t.dv + o * TJ, 0.0f);
-    fill(t.gamma, t.gamma + TJ, 0.0f);
-    fill(t.nu, t.nu + TJ, 0.0f);
-    if (p.order) {
-      const int64_t found = stretches.near(box_of(bag, j0, j0 + width), bag, t.list);
-      for (int64_t s = 0; s < found; s += TI / 6) {
-        int64_t rows = 0;
-        for (int64_t x = s; x < least(found, s + TI / 6); ++x) {  // only the last panel of all may be short of rows
-          const int64_t i = t.list[x] * 6, count = least(6, n - i);
-          panel(to, item, i, count, t.S + rows * TJ, t.D + rows * TJ, t);
-          const float *q = bag.q_panel + i * d;
-          for (int64_t r = 0; r < count; ++r, ++rows) {
-            for (int64_t y = 0; y < d; ++y) t.q[rows * d + y] = q[y * 6 + r];
-            for (int64_t y = 0; y < o; ++y) t.dz[rows * o + y] = dz[bag.ids[i + r] * o + y];
-          }
-        }
-        spread_add<TJ>(t.q, d, rows, t.D, t.dk, width);
-        spread_add<TJ>(t.dz, o, rows, t.S, t.dv, width);
-      }
-    } else {
-      for (int64_t i0 = 0; i0 < n; i0 += TI) {
-        const int64_t rows = least(TI, n - i0);
-        for (int64_t r = 0; r < rows; r += 6) panel(to, item, i0 + r, least(6, rows - r), t.S + r * TJ, t.D + r * TJ, t);
-        spread_add<TJ>(bag.q_rows + i0 * d, d, rows, t.D, t.dk, width);
-        spread_add<TJ>(dz + i0 * o, o, rows, t.S, t.dv, width);
-      }
+    for (int64_t i0 = 0; i0 < n; i0 += TI) {
+      const int64_t rows = least(TI, n - i0);
+      for (int64_t r = 0; r < rows; r += 6)
+        panel(to, item, i0 + r, least(6, rows - r), nullptr, nullptr, t.S + r * TJ, t.D + r * TJ, t);
+      spread_add<TJ>(bag.q_rows + i0 * d, d, rows, t.D, t.dk, width);
+      spread_add<TJ>(dz + i0 * o, o, rows, t.S, t.dv, width);
     }
-    finish_columns(item, j0, width, t);
+  }
+
+  void near_rows(int64_t item, int64_t j0, int64_t width, const Stretches &stretches, Sums &t) const {
+    const int64_t n = bag.n, d = bag.d, o = bag.o;
+    const float *d_out = p.d_out + item * n * o;
+    const Columns to = t.gathered.take(bag, nullptr, j0 / GROUP, width / GROUP, static_cast<float>(LN2));
+    const int64_t found = stretches.near(box_of(bag, j0, j0 + width), bag, t.list);
+    for (int64_t s = 0; s < found; s += TI / 6) {
+      int64_t rows = 0;
+      for (int64_t x = s; x < least(found, s + TI / 6); ++x) {  // only the last panel of all may be short of rows
+        const int64_t i = t.list[x] * 6, count = least(6, n - i);
+        float *q = t.q + rows * d, *dz = t.dz + rows * o;
+        for (int64_t r = 0; r < count; ++r) {
+          bag.fold_query(i + r, q + r * d);
+          memcpy(dz + r * o, d_out + bag.ids[i + r] * o, static_cast<size_t>(o) * sizeof(float));
+        }
+        panel(to, item, i, count, q, dz, t.S + rows * TJ, t.D + rows * TJ, t);
+        rows += count;
+      }
+      spread_add<TJ>(t.q, d, rows, t.D, t.dk, width);
+      spread_add<TJ>(t.dz, o, rows, t.S, t.dv, width);
+    }
   }
 
   void finish_columns(int64_t item, int64_t j0, int64_t width, Sums &t) const {
@@ -257,6 +289,11 @@ struct Backward {
     const float *qe = bag.qe;
     for (int64_t j = 0; j < least(width, n - j0); ++j) {
       const int64_t at = item * n + bag.ids[j0 + j];
+      if (MODE == LEAN) {
+        for (int64_t x = 0; x < d; ++x) p.d_key[at * d + x] = t.dk[x * TJ + j];
+        for (int64_t y = 0; y < o; ++y) p.d_value[at * o + y] = t.dv[y * TJ + j];
+        continue;
+      }
       const float *key = p.key + at * d;
       for (int64_t x = 0; x < d; ++x) {
         float dk = t.dk[x * TJ + j];

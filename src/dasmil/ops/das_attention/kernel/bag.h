@@ -8,11 +8,12 @@ namespace DAS_ISA {
 // Some columns, at most TJ: a tile of the bag, or columns that were gathered from all over it.
 struct Columns {
   const float *k, *v;     // [d][TJ], [o][TJ]
+  const float *k_rows, *v_rows;  // [real][d], [real][o] where a product takes them so, else null
   const float *axis[3];   // each array that follows: [width]
   const float *gc, *c;
   const float *start;     // -inf for padding, else 0; null where a radius decides which pairs there are
   const int32_t *section, *ids, *seen;
-  int64_t width;          // a multiple of 16
+  int64_t width, real;    // the former a multiple of 16, the latter without padding
 };
 
 // Rows in panels of six, columns in tiles along the lanes. Both are numbered in the order of the problem; `ids` are the
@@ -23,10 +24,15 @@ struct Bag {
   bool square;                 // the product term b^Q.b^K
   bool self_pair;
   bool cut;                    // a radius
+  bool local;                  // a radius that leaves most pairs out: rows and columns are packed where they are needed
   bool bounded = false;        // no pair is so far apart that 2^(beta (delta - theta)) leaves the range of a float
+  const float *query, *key, *value;  // as they came: [n][d], [n][d], [n][o]
   float *q_panel, *q_rows;     // [panels][d][6] and [n][d]: scale * log2(e) * (q, + v_Q unless partial); the second
-                               // only for a backward pass over all rows
-  float *k, *v;                // [tiles][d][TJ], [tiles][o][TJ]
+                               // only for the backward pass; neither where local
+  float *k, *v;                // [tiles][d][TJ], [tiles][o][TJ]; not where local
+  float *v_whole;              // [n][o] with v_V, for a forward pass whose products take the values as rows
+  bool backward;
+  bool wide_k, wide_v;         // the products that sum over columns take keys or values as rows
   float *axis[3];              // [padded]
   float *gc, *c, *start;       // [padded]
   int32_t *ids;                // [padded]; -1 after the last
@@ -45,17 +51,22 @@ struct Bag {
   float reach = 0;             // the largest squared distance that is seen
 
   Bag(const das_problem &p, Arena &arena, bool backward)
-      : n(p.n), d(p.d), o(p.o), axes(p.axes), tiles((p.n + TJ - 1) / TJ), panels((p.n + 5) / 6), padded(tiles * TJ) {
+      : n(p.n), d(p.d), o(p.o), axes(p.axes), tiles((p.n + TJ - 1) / TJ), panels((p.n + 5) / 6), padded(tiles * TJ),
+        backward(backward) {
     square = p.product_term && p.key_embed && p.query_embed;
     self_pair = p.self_pair != 0;
     cut = p.reach != nullptr;
     mode = !p.theta ? LEAN : p.section || !p.self_pair || square ? PARTIAL : WHOLE;
     bias = static_cast<int>(p.bias);
     bins = bias == BINS ? p.bins : 0;
-    q_panel = arena.take(panels * d * 6);
-    q_rows = backward && !p.order ? arena.take(n * d) : nullptr;
-    k = arena.take(padded * d);
-    v = arena.take(padded * o);
+    local = p.order != nullptr;
+    wide_k = backward && d % W == 0;
+    wide_v = !backward && o % W == 0;
+    q_panel = arena.take(local ? 0 : panels * d * 6);
+    q_rows = arena.take(local || !backward ? 0 : n * d);
+    k = arena.take(local ? 0 : padded * d);
+    v = arena.take(local || wide_v ? 0 : padded * o);
+    v_whole = arena.take(!local && wide_v && mode == WHOLE && p.value_embed ? n * o : 0);
     for (int64_t x = 0; x < 3; ++x) axis[x] = x < axes ? arena.take(padded) : nullptr;
     gc = mode != LEAN ? arena.take(padded) : nullptr;
     c = mode == PARTIAL ? arena.take(padded) : nullptr;
@@ -78,7 +89,10 @@ struct Bag {
     const int64_t first = j0 / TJ * TJ, offset = j0 - first;
     Columns x;
     x.k = k + first * d + offset;
-    x.v = v + first * o + offset;
+    x.v = wide_v ? nullptr : v + first * o + offset;
+    x.k_rows = wide_k ? key + j0 * d : nullptr;
+    x.v_rows = wide_v ? (ve && mode == WHOLE ? v_whole : value) + j0 * o : nullptr;
+    x.real = least(width, n - j0);
     for (int y = 0; y < 3; ++y) x.axis[y] = axis[y] ? axis[y] + j0 : nullptr;
     x.gc = gc ? gc + j0 : nullptr;
     x.c = (c ? c : start) + j0;  // not read where it is not c
@@ -108,9 +122,32 @@ struct Bag {
     if (!pack_bias(p, bag, head)) return DAS_BAD_LENGTH;
     const int status = pack_places(p, bag);
     if (status != DAS_OK) return status;
-    pack_rows(p.query + item * n * d);
-    pack_columns(p.key + item * n * d, p.value + item * n * o);
+    query = p.query + item * n * d;
+    key = p.key + item * n * d;
+    value = p.value + item * n * o;
+    pack_rows();
+    pack_columns();
     return DAS_OK;
+  }
+
+  // Row i of the queries as the products take it.
+  void fold_query(int64_t i, float *to) const {
+    const float *row = query + ids[i] * d, u = static_cast<float>(unit);
+    if (qe && mode == WHOLE) {
+      for (int64_t x = 0; x < d; ++x) to[x] = u * (row[x] + qe[d + x]);
+    } else {
+      for (int64_t x = 0; x < d; ++x) to[x] = u * row[x];
+    }
+  }
+
+  // The values of column j times `factor`.
+  void fold_value(int64_t j, float factor, float *to) const {
+    const float *row = value + ids[j] * o;
+    if (ve && mode == WHOLE) {
+      for (int64_t x = 0; x < o; ++x) to[x] = factor * (row[x] + ve[o + x]);
+    } else {
+      for (int64_t x = 0; x < o; ++x) to[x] = factor * row[x];
+    }
   }
 
  private:
@@ -167,7 +204,7 @@ struct Bag {
     return known ? DAS_OK : DAS_UNKNOWN_SECTION;
   }
 
-  void pack_rows(const float *query) {
+  void pack_rows() {
     double extra_ga = 0, extra_a = 0;  // from the product term b^Q.b^K
     if (square) {
       const double uu = dot(qe, ke, d), uv = dot(qe, ke + d, d), vu = dot(qe + d, ke, d), vv = dot(qe + d, ke + d, d);
@@ -176,48 +213,46 @@ struct Bag {
       gg = static_cast<float>(unit * (uu - uv - vu + vv));
     }
     const float u = static_cast<float>(unit);
-    for (int64_t i = 0; i < n; ++i) {
+    const bool folded = qe && mode == WHOLE;
+    for (int64_t i = 0; i < n && !local; ++i) {
       const float *row = query + ids[i] * d;
       float *panel = q_panel + (i / 6) * d * 6 + i % 6;
-      double to_u = 0, to_v = 0;
-      for (int64_t x = 0; x < d; ++x) {
-        const float folded = u * (qe && mode == WHOLE ? row[x] + qe[d + x] : row[x]);
-        if (q_rows) q_rows[i * d + x] = folded;
-        panel[x * 6] = folded;
-        if (ke) {
-          to_u += static_cast<double>(row[x]) * ke[x];
-          to_v += static_cast<double>(row[x]) * ke[d + x];
-        }
-      }
-      if (ga) ga[i] = static_cast<float>(unit * (to_u - to_v) + extra_ga);
+      for (int64_t x = 0; x < d; ++x) panel[x * 6] = u * (folded ? row[x] + qe[d + x] : row[x]);
+      if (backward) fold_query(i, q_rows + i * d);
+    }
+    if (mode == LEAN) return;
+    for (int64_t i = 0; i < n; ++i) {
+      const float *row = query + ids[i] * d;
+      const double to_u = ke ? dot(row, ke, d) : 0, to_v = ke ? dot(row, ke + d, d) : 0;
+      ga[i] = static_cast<float>(unit * (to_u - to_v) + extra_ga);
       if (a) a[i] = static_cast<float>(unit * to_v + extra_a);
     }
   }
 
-  void pack_columns(const float *key, const float *value) {
-    for (int64_t t = 0; t < tiles; ++t) {
+  void pack_columns() {
+    const bool folded = ve && mode == WHOLE;
+    for (int64_t t = 0; t < tiles && !local; ++t) {
       const int64_t j0 = t * TJ, w = width(t);
       for (int64_t j = 0; j < w; ++j) {
+        const bool real = j0 + j < n;
         float *kt = k + j0 * d + j, *vt = v + j0 * o + j;
-        double to_u = 0, to_v = 0;
-        if (j0 + j < n) {
-          const float *row = key + ids[j0 + j] * d;
-          for (int64_t x = 0; x < d; ++x) {
-            kt[x * TJ] = row[x];
-            if (qe) {
-              to_u += static_cast<double>(row[x]) * qe[x];
-              to_v += static_cast<double>(row[x]) * qe[d + x];
-            }
-          }
-          row = value + ids[j0 + j] * o;
-          for (int64_t x = 0; x < o; ++x) vt[x * TJ] = ve && mode == WHOLE ? row[x] + ve[o + x] : row[x];
-        } else {
-          for (int64_t x = 0; x < d; ++x) kt[x * TJ] = 0;
-          for (int64_t x = 0; x < o; ++x) vt[x * TJ] = 0;
+        const float *row = real ? key + ids[j0 + j] * d : nullptr;
+        for (int64_t x = 0; x < d; ++x) kt[x * TJ] = real ? row[x] : 0;
+        if (wide_v) {
+          if (real && folded) fold_value(j0 + j, 1.0f, v_whole + (j0 + j) * o);
+          continue;
         }
-        if (gc) gc[j0 + j] = static_cast<float>(unit * (to_u - to_v));
-        if (c) c[j0 + j] = static_cast<float>(unit * to_v);
+        row = real ? value + ids[j0 + j] * o : nullptr;
+        for (int64_t x = 0; x < o; ++x) vt[x * TJ] = !real ? 0 : folded ? row[x] + ve[o + x] : row[x];
       }
+    }
+    if (mode == LEAN) return;
+    for (int64_t j = 0; j < padded; ++j) {
+      const bool some = j < n && qe;
+      const float *row = some ? key + ids[j] * d : nullptr;
+      const double to_u = some ? dot(row, qe, d) : 0, to_v = some ? dot(row, qe + d, d) : 0;
+      gc[j] = static_cast<float>(unit * (to_u - to_v));
+      if (c) c[j] = static_cast<float>(unit * to_v);
     }
   }
 };

@@ -23,7 +23,7 @@ constexpr int TI = 24;      // rows of a block in the backward pass: a multiple 
 constexpr int TF = 96;      // and in the forward pass, where more rows share the way of a tile through the caches
 constexpr int GROUP = 8;    // columns that a radius keeps or skips together
 constexpr int TR = 24;      // rows that choose their columns together
-constexpr int TC = 32;      // columns that choose their rows together
+constexpr int TC = 16;      // columns that choose their rows together
 constexpr double LOG2E = 1.4426950408889634, LN2 = 0.6931471805599453;
 constexpr float INF = __builtin_inff();
 

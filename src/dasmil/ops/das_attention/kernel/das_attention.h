@@ -16,7 +16,7 @@ typedef struct {
   int64_t phi;                        /* 0 sigmoid, 1 identity, 2 exponential, 3 gaussian */
   int64_t bias, bins;                 /* 0 none, 1 linear, 2 gaussian, 3 cauchy, 4 bins: how many */
   int64_t self_pair, product_term, threads;
-  int64_t isa; /* 0 the best of this CPU, 1 portable */
+  int64_t isa; /* 0 the best of this CPU, 1 portable, 2 AVX2, 3 AVX-512; one that it does not have: the best */
   /* Elements from one bag to the next; 0 where all bags share the array. */
   int64_t coords_step, mask_step, section_step, theta_step, beta_step;
   int64_t key_embed_step, query_embed_step, value_embed_step, bias_scale_step, bias_table_step, order_step;
@@ -37,7 +37,8 @@ typedef struct {
   float *shift, *share, *g_sum, *m_sum;
   const float *d_out;
   float *d_query, *d_key, *d_value;
-  /* [bags, heads, ...] even where the bags share the parameter: the caller adds them up. */
+  /* [bags, heads, ...] even where the bags share the parameter: the caller adds them up. The last two may be null: not
+     wanted. */
   float *d_theta, *d_beta, *d_key_embed, *d_query_embed, *d_value_embed, *d_bias_scale, *d_bias_table;
   void *scratch; /* das_scratch() bytes, 64-byte aligned, content arbitrary */
 } das_problem;
@@ -48,6 +49,7 @@ DAS_API int64_t das_scratch(const das_problem *problem, int backward);
 DAS_API int das_forward(const das_problem *problem);
 DAS_API int das_backward(const das_problem *problem);
 DAS_API int64_t das_problem_bytes(void);
+DAS_API int das_has(int64_t isa);
 DAS_API int das_has_openmp(void);
 
 #ifdef __cplusplus

@@ -32,11 +32,13 @@ struct RowState {
 // What a thread of the forward pass owns.
 struct Desk {
   float *S, *G, *M, *O;  // [6][TJ] each, [TF][o]; the distances share the place of G
+  float *q;              // [TR][d], where rows are packed when they are needed
   int32_t *list;         // the stretches of columns near some rows
   Gathered gathered;
 
   Desk(const Bag &bag, int64_t stretches, Arena &arena)
       : S(arena.take(6 * TJ)), G(arena.take(6 * TJ)), M(arena.take(6 * TJ)), O(arena.take(TF * bag.o)),
+        q(arena.take(bag.local ? TR * bag.d : 0)),
         list(arena.take<int32_t>(stretches)), gathered(bag, arena) {}
 };
 
@@ -89,7 +91,11 @@ struct Forward {
     float *S = desk.S, *G = desk.G, *M = desk.M, *O = desk.O;
     for (int64_t r0 = 0; r0 < rows; r0 += 6) {
       const int64_t count = least(6, rows - r0);
-      spread_panel<TJ>(bag.q_panel + (i0 + r0) * d, count, d, to.k, to.start, S, to.width);
+      if (bag.local) {
+        spread_rows<TJ>(desk.q + r0 * d, count, d, to.k, S, to.width);
+      } else {
+        spread_panel<TJ>(bag.q_panel + (i0 + r0) * d, count, d, to.k, to.start, S, to.width);
+      }
       if (biases) biases(bag, to, i0 + r0, count, S);
       if (MODE != LEAN) distances(bag, to, i0 + r0, count, G, G, M);
       for (int64_t x = 0; x < count; ++x) {
@@ -109,7 +115,11 @@ struct Forward {
         }
       }
       for (int64_t x = 0; x < count; ++x) weights(to, i0 + r0 + x, state, r0 + x, S + x * TJ, G + x * TJ, M + x * TJ);
-      gather_all<TJ>(S, count, to.v, to.width, o, O + r0 * o, o);
+      if (to.v_rows) {
+        collect_all<TJ>(S, count, to.v_rows, to.real, o, O + r0 * o);
+      } else {
+        gather_all<TJ>(S, count, to.v, to.width, o, O + r0 * o, o);
+      }
     }
   }
 
@@ -118,10 +128,11 @@ struct Forward {
     RowState state;
     state.clear(rows);
     fill(desk.O, desk.O + rows * o, 0.0f);
-    if (p.order) {
+    if (bag.local) {
+      for (int64_t r = 0; r < rows; ++r) bag.fold_query(i0 + r, desk.q + r * bag.d);
       const int64_t found = stretches.near(box_of(bag, i0, i0 + rows), bag, desk.list);
       for (int64_t s = 0; s < found; s += TJ / GROUP)
-        tile(desk.gathered.take(bag, desk.list + s, least(TJ / GROUP, found - s)), i0, rows, state, desk);
+        tile(desk.gathered.take(bag, desk.list + s, 0, least(TJ / GROUP, found - s), 1.0f), i0, rows, state, desk);
     } else {
       for (int64_t t = 0; t < bag.tiles; ++t) tile(bag.columns(t * TJ, bag.width(t)), i0, rows, state, desk);
     }

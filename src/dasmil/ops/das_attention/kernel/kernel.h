@@ -9,6 +9,7 @@ namespace DAS_ISA {
 
 // The gradient of the bias's slope, length or table from the sums that bias_gradient took.
 inline void finish_bias(const das_problem &p, const Bag &bag, int64_t item, Sums *const *sums, int64_t count) {
+  if (!p.d_bias_scale && !p.d_bias_table) return;
   for (int64_t b = 0; b < (bag.bias == BINS ? bag.bins : 1); ++b) {
     double sum = 0;
     for (int64_t s = 0; s < count; ++s) sum += sums[s]->bias[b];
@@ -41,9 +42,15 @@ inline void finish(const das_problem &p, const Bag &bag, int64_t item, Sums *con
     const float *query = p.query + own * d;
     float *out = p.d_query + own * d;
     const float u = static_cast<float>(unit);
+    if (bag.mode == LEAN) {
+      for (int64_t s = 1; s < count; ++s)
+        for (int64_t x = 0; x < d; ++x) out[x] += sums[s]->dq[bag.ids[i] * d + x];  // the first thread's is out itself
+      for (int64_t x = 0; x < d; ++x) out[x] *= u;
+      continue;
+    }
     for (int64_t x = 0; x < d; ++x) {
       float dq = 0;
-      for (int64_t s = 0; s < count; ++s) dq += sums[s]->dq[i * d + x];
+      for (int64_t s = 0; s < count; ++s) dq += sums[s]->dq[bag.ids[i] * d + x];
       dq_sum[x] += dq;
       q_alpha[x] += static_cast<double>(alpha) * query[x];
       q_mu[x] += static_cast<double>(mu) * query[x];
@@ -137,7 +144,7 @@ struct Worker {
     sums = arena.take<Sums *>(threads);
     Sums *slots = arena.take<Sums>(threads);
     for (int t = 0; t < threads; ++t) {
-      const Sums made(bag, stretches.count, arena);
+      const Sums made(bag, stretches.count, t == 0, arena);
       if (arena.base) sums[t] = new (slots + t) Sums(made);
     }
     work = arena.take<double>(3 * bag.d + 2 * bag.o);
@@ -158,8 +165,7 @@ struct Worker {
   template <int PHI, int MODE, bool DROP>
   void run_backward(const das_problem &p, int64_t item, int threads) {
     const Backward<PHI, MODE, DROP> backward{
-        p, bag, in, choose_distance_pass(static_cast<int>(p.phi), bag), choose_bias_pass(bag), choose_bias_gradient(bag),
-        threshold(p)};
+        p, bag, in, choose_distance_pass(static_cast<int>(p.phi), bag), choose_bias_pass(bag), p.d_bias_scale || p.d_bias_table ? choose_bias_gradient(bag) : nullptr, threshold(p)};
     const int64_t size = p.order ? TC : TJ, blocks = (bag.n + size - 1) / size;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (int64_t b = 0; b < blocks; ++b) {
@@ -201,7 +207,7 @@ struct Worker {
     if (status != DAS_OK) return status;
     stretches.pack(bag);
     in.pack(p, bag, item);
-    for (int t = 0; t < threads; ++t) sums[t]->clear(bag);
+    for (int t = 0; t < threads; ++t) sums[t]->clear(bag, p.d_query + item * bag.n * bag.d);
     if (bag.mode == LEAN) {
       run_backward<IDENTITY, LEAN>(p, item, threads);
     } else {
@@ -245,6 +251,13 @@ inline int run(const das_problem &p, bool backward) {
   const int64_t bytes = (Worker(p, count, plan.within, backward), count.used), items = p.bags * p.heads;
   int status = DAS_OK;
   prefer_large_pages(p.scratch, bytes * plan.across);
+  const int64_t wide = items * p.n * p.d * static_cast<int64_t>(sizeof(float));
+  const int64_t deep = items * p.n * p.o * static_cast<int64_t>(sizeof(float));
+  prefer_large_pages(backward ? p.d_value : p.out, deep);
+  if (backward) {
+    prefer_large_pages(p.d_query, wide);
+    prefer_large_pages(p.d_key, wide);
+  }
   if (plan.across == 1) {  // not a parallel region of one thread: OpenMP would start new threads inside it each time
     const FlushDenormals flush;
     Arena arena(p.scratch);

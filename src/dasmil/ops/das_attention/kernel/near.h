@@ -99,53 +99,86 @@ struct Stretches {
 
 // Columns gathered from stretches of GROUP columns all over the bag.
 struct Gathered {
-  float *k, *v, *axis[3], *gc, *c;
+  float *k, *v, *k_rows, *v_rows, *axis[3], *gc, *c, *nothing;
   int32_t *section, *ids, *seen;
 
   Gathered(const Bag &bag, Arena &arena) {
-    k = arena.take(bag.d * TJ);
-    v = arena.take(bag.o * TJ);
-    for (int64_t x = 0; x < 3; ++x) axis[x] = x < bag.axes ? arena.take(TJ) : nullptr;
-    gc = bag.mode != LEAN ? arena.take(TJ) : nullptr;
-    c = arena.take(TJ);
-    section = arena.take<int32_t>(TJ);
-    ids = arena.take<int32_t>(TJ);
-    seen = arena.take<int32_t>(TJ);
+    const int64_t used = bag.local;
+    k = arena.take(used * bag.d * TJ);
+    v = arena.take(used && !bag.wide_v ? bag.o * TJ : 0);
+    k_rows = arena.take(used && bag.wide_k ? TJ * bag.d : 0);
+    v_rows = arena.take(used * TJ * bag.o);
+    for (int64_t x = 0; x < 3; ++x) axis[x] = x < bag.axes ? arena.take(used * TJ) : nullptr;
+    gc = bag.mode != LEAN ? arena.take(used * TJ) : nullptr;
+    c = bag.mode == PARTIAL ? arena.take(used * TJ) : nullptr;
+    nothing = arena.take(used * bag.d);
+    section = arena.take<int32_t>(used * TJ);
+    ids = arena.take<int32_t>(used * TJ);
+    seen = arena.take<int32_t>(used * TJ);
   }
 
-  Columns take(const Bag &bag, const int32_t *list, int64_t count) {
-    for (int64_t g = 0; g < count; ++g) {
-      const int64_t j0 = list[g] * GROUP, at = g * GROUP;
-      const Columns from = bag.columns(j0, GROUP);
-      for (int64_t x = 0; x < bag.d; ++x) copy(k + x * TJ + at, from.k + x * TJ);
-      for (int64_t x = 0; x < bag.o; ++x) copy(v + x * TJ + at, from.v + x * TJ);
-      for (int64_t x = 0; x < bag.axes; ++x) copy(axis[x] + at, from.axis[x]);
-      if (gc) copy(gc + at, from.gc);
-      copy(c + at, from.c);
-      for (int64_t j = 0; j < GROUP; ++j) {
-        if (bag.section) section[at + j] = from.section[j];
-        ids[at + j] = from.ids[j];
-        seen[at + j] = from.seen[j];
-      }
-    }
-    if (count % 2) {  // the products take 16 columns at a time
-      const int64_t at = count * GROUP;
-      for (int64_t x = 0; x < bag.d; ++x) store(k + x * TJ + at, vf{});
-      for (int64_t x = 0; x < bag.o; ++x) store(v + x * TJ + at, vf{});
-      for (int64_t x = 0; x < bag.axes; ++x) store(axis[x] + at, vf{});
-      if (gc) store(gc + at, vf{});
-      store(c + at, vf{});
-      for (int64_t j = at; j < at + GROUP; ++j) section[j] = ids[j] = -1, seen[j] = 0;
-      ++count;
-    }
-    return Columns{k, v, {axis[0], axis[1], axis[2]}, gc, c, nullptr, bag.section ? section : nullptr, ids, seen,
-                   count * GROUP};
+  // The `count` stretches of the list, or those from `first` on where there is no list; values times `factor`.
+  Columns take(const Bag &bag, const int32_t *list, int64_t first, int64_t count, float factor) {
+    for (int64_t g = 0; g < count; ++g) take_stretch(bag, (list ? list[g] : first + g) * GROUP, g * GROUP, factor);
+    const int64_t real = count * GROUP, width = (count + 1) / 2 * 2 * GROUP;  // the products take 16 columns at a time
+    if (width > real) clear_stretch(bag, real);
+    Columns to;
+    to.k = k;
+    to.v = bag.wide_v ? nullptr : v;
+    to.k_rows = bag.wide_k ? k_rows : nullptr;
+    to.v_rows = bag.wide_v ? v_rows : nullptr;
+    for (int x = 0; x < 3; ++x) to.axis[x] = axis[x];
+    to.gc = gc;
+    to.c = c ? c : axis[0];  // not read where it is not c
+    to.start = nullptr;
+    to.section = bag.section ? section : nullptr;
+    to.ids = ids;
+    to.seen = seen;
+    to.width = width;
+    to.real = real;
+    return to;
   }
 
  private:
-  static void copy(float *to, const float *from) {
-    static_assert(GROUP == W, "one vector");
-    store(to, load(from));
+  static void copy(float *to, const float *from) { memcpy(to, from, GROUP * sizeof(float)); }
+  static void copy(int32_t *to, const int32_t *from) { memcpy(to, from, GROUP * sizeof(int32_t)); }
+
+  void take_stretch(const Bag &bag, int64_t j0, int64_t at, float factor) {
+    static_assert(GROUP == 8, "transpose8");
+    const float *rows[GROUP];
+    const int64_t d = bag.d, o = bag.o;
+    for (int64_t r = 0; r < GROUP; ++r) {
+      const int32_t id = bag.ids[j0 + r];
+      if (id < 0) fill(nothing, nothing + d, 0.0f);
+      rows[r] = id < 0 ? nothing : bag.key + id * d;
+      if (bag.wide_k) memcpy(k_rows + (at + r) * d, rows[r], static_cast<size_t>(d) * sizeof(float));
+      if (id < 0) {
+        fill(v_rows + (at + r) * o, v_rows + (at + r + 1) * o, 0.0f);
+      } else {
+        bag.fold_value(j0 + r, factor, v_rows + (at + r) * o);
+      }
+    }
+    transpose8(rows, d, k + at, TJ);
+    for (int64_t r = 0; r < GROUP; ++r) rows[r] = v_rows + (at + r) * o;
+    if (!bag.wide_v) transpose8(rows, o, v + at, TJ);
+    for (int64_t x = 0; x < bag.axes; ++x) copy(axis[x] + at, bag.axis[x] + j0);
+    if (gc) copy(gc + at, bag.gc + j0);
+    if (c) copy(c + at, bag.c + j0);
+    if (bag.section) copy(section + at, bag.section + j0);
+    copy(ids + at, bag.ids + j0);
+    copy(seen + at, bag.seen + j0);
+  }
+
+  void clear_stretch(const Bag &bag, int64_t at) {
+    for (int64_t r = at; r < at + GROUP; ++r) {
+      for (int64_t x = 0; x < bag.d; ++x) k[x * TJ + r] = 0;
+      for (int64_t x = 0; x < bag.o && !bag.wide_v; ++x) v[x * TJ + r] = 0;
+      for (int64_t x = 0; x < bag.axes; ++x) axis[x][r] = 0;
+      if (gc) gc[r] = 0;
+      if (c) c[r] = 0;
+      section[r] = ids[r] = -1;
+      seen[r] = 0;
+    }
   }
 };
 

@@ -1,9 +1,10 @@
-// Eight floats at a time. GCC's and Clang's vector types compile for every CPU; only a few operations need a name of their
-// own, and these use instructions of the CPU where the compiler would not find them.
+// Eight floats at a time, or sixteen with AVX-512. GCC's and Clang's vector types compile for every CPU; only a few
+// operations need a name of their own, and these use instructions of the CPU where the compiler would not find them.
 #pragma once
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
@@ -12,25 +13,56 @@
 
 namespace DAS_ISA {
 
+#ifdef __AVX512F__
+constexpr int W = 16;
+#else
 constexpr int W = 8;
-typedef float vf __attribute__((vector_size(32)));
-typedef int32_t vi __attribute__((vector_size(32)));
-typedef uint32_t vu __attribute__((vector_size(32)));
-typedef float vf_memory __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t vi_memory __attribute__((vector_size(32), aligned(4), may_alias));
+#endif
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef uint32_t vu __attribute__((vector_size(4 * W)));
+typedef float vf_memory __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t vi_memory __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
 DAS_INLINE vf load(const float *p) { return *reinterpret_cast<const vf_memory *>(p); }
 DAS_INLINE vi load(const int32_t *p) { return *reinterpret_cast<const vi_memory *>(p); }
 DAS_INLINE void store(float *p, vf x) { *reinterpret_cast<vf_memory *>(p) = x; }
-DAS_INLINE vf all(float x) { return vf{x, x, x, x, x, x, x, x}; }
 DAS_INLINE vf bits(vi x) { return reinterpret_cast<vf>(x); }
 DAS_INLINE vi bits(vf x) { return reinterpret_cast<vi>(x); }
 DAS_INLINE vf only_where(vi condition, vf x) { return bits(condition & bits(x)); }
 
 #ifdef __AVX2__
+// The sums of the lanes of four vectors of eight.
+DAS_INLINE void add_eights(float *out, __m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  const __m128 s = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm_loadu_ps(out), s));
+}
+#endif
+
+#if defined(__AVX512F__)
+DAS_INLINE vf all(float x) { return _mm512_set1_ps(x); }
+DAS_INLINE vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+DAS_INLINE vf fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+// In both, a NaN in x comes through.
+DAS_INLINE vf at_least(float low, vf x) { return _mm512_max_ps(_mm512_set1_ps(low), x); }
+DAS_INLINE vf at_most(float high, vf x) { return _mm512_min_ps(_mm512_set1_ps(high), x); }
+DAS_INLINE vf larger(vf a, vf b) { return _mm512_max_ps(a, b); }
+DAS_INLINE vf root(vf x) { return _mm512_sqrt_ps(x); }
+DAS_INLINE vf magnitude(vf x) { return bits(bits(x) & 0x7FFFFFFF); }
+DAS_INLINE bool any_above(vf x, float limit) {
+  return _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
+}
+DAS_INLINE __m256 halves(vf x) {
+  return _mm256_add_ps(_mm512_castps512_ps256(x), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
+}
+DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) {
+  add_eights(out, halves(a), halves(b), halves(c), halves(d));
+}
+#elif defined(__AVX2__)
+DAS_INLINE vf all(float x) { return _mm256_set1_ps(x); }
 DAS_INLINE vf fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 DAS_INLINE vf fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
-// In both, a NaN in x comes through.
 DAS_INLINE vf at_least(float low, vf x) { return _mm256_max_ps(_mm256_set1_ps(low), x); }
 DAS_INLINE vf at_most(float high, vf x) { return _mm256_min_ps(_mm256_set1_ps(high), x); }
 DAS_INLINE vf larger(vf a, vf b) { return _mm256_max_ps(a, b); }
@@ -39,14 +71,9 @@ DAS_INLINE vf magnitude(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x
 DAS_INLINE bool any_above(vf x, float limit) {
   return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GT_OQ)) != 0;
 }
-
-// The sums of the lanes of four vectors.
-DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) {
-  const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-  const __m128 s = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
-  _mm_storeu_ps(out, _mm_add_ps(_mm_loadu_ps(out), s));
-}
+DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) { add_eights(out, a, b, c, d); }
 #else
+DAS_INLINE vf all(float x) { return vf{x, x, x, x, x, x, x, x}; }
 DAS_INLINE vf fma(vf a, vf b, vf c) { return a * b + c; }
 DAS_INLINE vf fnma(vf a, vf b, vf c) { return c - a * b; }
 DAS_INLINE vf at_least(float low, vf x) { return x < all(low) ? all(low) : x; }
@@ -75,12 +102,45 @@ DAS_INLINE void add_lanes4(float *out, vf a, vf b, vf c, vf d) {
 #endif
 
 DAS_INLINE float lane_sum(vf x) {
-  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  float sums[4] = {0, 0, 0, 0};
+  add_lanes4(sums, x, vf{}, vf{}, vf{});
+  return sums[0];
 }
 DAS_INLINE float lane_max(vf x) {
   float m = x[0];
   for (int i = 1; i < W; ++i) m = x[i] > m ? x[i] : m;
   return m;
+}
+
+// to[x * stride + r] = rows[r][x] for eight rows of `size` numbers.
+inline void transpose8(const float *const *rows, int64_t size, float *to, int64_t stride) {
+  int64_t x = 0;
+#ifdef __AVX2__
+  for (; x + 8 <= size; x += 8) {
+    __m256 a[8], b[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) a[r] = _mm256_loadu_ps(rows[r] + x);
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      b[2 * r] = _mm256_unpacklo_ps(a[2 * r], a[2 * r + 1]);
+      b[2 * r + 1] = _mm256_unpackhi_ps(a[2 * r], a[2 * r + 1]);
+    }
+#pragma GCC unroll 2
+    for (int h = 0; h < 8; h += 4) {
+      a[h] = _mm256_shuffle_ps(b[h], b[h + 2], 0x44);
+      a[h + 1] = _mm256_shuffle_ps(b[h], b[h + 2], 0xEE);
+      a[h + 2] = _mm256_shuffle_ps(b[h + 1], b[h + 3], 0x44);
+      a[h + 3] = _mm256_shuffle_ps(b[h + 1], b[h + 3], 0xEE);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      _mm256_storeu_ps(to + (x + r) * stride, _mm256_permute2f128_ps(a[r], a[r + 4], 0x20));
+      _mm256_storeu_ps(to + (x + r + 4) * stride, _mm256_permute2f128_ps(a[r], a[r + 4], 0x31));
+    }
+  }
+#endif
+  for (; x < size; ++x)
+    for (int r = 0; r < 8; ++r) to[x * stride + r] = rows[r][x];
 }
 
 // 2^x for x up to 127, and exactly 0 from -126 down; relative error about 1.5e-7. Adding 1.5 * 2^23 rounds x to an integer
