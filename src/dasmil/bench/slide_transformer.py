@@ -17,14 +17,14 @@ def main(
     train_tiles: int = 20_000,
     forward_tiles: int = 100_000,
     layers: int = 6,
-    radius_um: float | None = 1000.0,
+    radius_um: float = 1000.0,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Measure peak memory and CPU time of slide-transformer, forward + backward and forward alone, on one thread.
 
-    Memory does not depend on the radius, which only saves time: without one (--radius-um None) the same figures take
-    minutes to hours. The peak is that of a fresh process, with program, weights, gradients and the bag. Exit code 1
-    above 8 GB (forward + backward) or 4 GB (forward).
+    Memory hardly depends on the radius, which saves time: without one (--radius-um 0) the same takes minutes to hours.
+    The peak is that of a fresh process, with program, weights, gradients and the bag. Exit code 1 above 8 GB (forward +
+    backward) or 4 GB (forward).
 
     Example: dasmil bench slide-transformer --train-tiles 5000 --forward-tiles 20000
 
@@ -37,7 +37,7 @@ def main(
     layers
         Blocks of the model.
     radius_um
-        Of the attention; None: all tiles see each other.
+        Of the attention; 0: all tiles see each other.
     json
         Print the figures as JSON.
     """
@@ -45,7 +45,7 @@ def main(
 
     tiles = {"train": train_tiles, "forward": forward_tiles}
     rows = {
-        kind: in_fresh_process("dasmil.bench.slide_transformer", kind, n, layers, radius_um or 0)
+        kind: in_fresh_process("dasmil.bench.slide_transformer", kind, n, layers, radius_um)
         for kind, n in tiles.items()
     }
     if json:
@@ -57,7 +57,7 @@ def main(
              f"{row['base_gb']:.2f}", number(row["seconds"]))
             for kind, row in rows.items()
         ]  # fmt: skip
-        reach = "all tiles see each other" if radius_um is None else f"radius {radius_um:g} um"
+        reach = "all tiles see each other" if not radius_um else f"radius {radius_um:g} um"
         print(f"slide-transformer, {layers} layers x 12 heads x 64, {FEATURES} features, {reach}:\n")
         print(table(("", "peak GB", "limit", "before it", "CPU s"), lines))
     return 0 if all(rows[kind]["peak_gb"] <= limit for kind, limit in LIMITS_GB.items()) else 1
