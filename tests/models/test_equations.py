@@ -393,3 +393,15 @@ def test_disc_rel_sa_in_chunks_is_exact(monkeypatch: pytest.MonkeyPatch, self_pa
         for a, b in zip(results[whole], results[chunked]):
             torch.testing.assert_close(b, a)
     assert (results[0][0] - results[1][0]).abs() > 1e-6, "dropout was not applied"
+
+
+def test_pieces_of_the_mlp_without_gradients_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = create_model("slide-transformer", in_features=5, layers=2, heads=2, head_features=4).eval()
+    features, coords = torch.randn(2, 23, 5), torch.rand(2, 23, 2)
+    whole = model(features, coords).logit.detach()
+    monkeypatch.setattr("dasmil.models.slide_transformer.PIECE", 7)
+    kept = features.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(model(features, coords).logit, whole, rtol=0, atol=1e-6)
+    assert torch.equal(features, kept)

@@ -20,6 +20,9 @@ from dasmil.nn.recompute import again_in_backward
 from dasmil.ops import das_attention
 from dasmil.ops.alibi import published_slopes
 
+PIECE = 8192
+"""Instances that go through an MLP at once where no gradient is wanted."""
+
 
 class Block(nn.Module):
     """x + attention(norm(x)), then x + MLP(norm(x)), the attention with a bias that falls with the distance."""
@@ -60,7 +63,14 @@ class Block(nn.Module):
         )  # fmt: skip
         assert isinstance(z, Tensor)
         x = x + dropout(self.out(join(z)), self.dropout, self.training)
-        return x + dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.dropout, self.training)
+        if torch.is_grad_enabled():
+            return x + self._mlp(x)
+        for part in x.split(PIECE, -2):  # what lies between up and down is four times as wide as all the rest
+            part += self._mlp(part)
+        return x
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.dropout, self.training)
 
 
 class TransformerAggregator(nn.Module):
