@@ -18,6 +18,24 @@ EXACT = [
     "sa-alibi", "sa-rope", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "sm-abmil", "psa-mil", "camil", "rrt-mil",
 ]  # fmt: skip
 
+SMALL = {  # as published they have hundreds of features, far too slow for a test
+    "clam-sb": {"features": 16, "hidden": 8},
+    "clam-mb": {"features": 16, "hidden": 8},
+    "dtfd-mil": {"features": 16, "hidden": 8},
+    "ilra-mil": {"features": 16, "heads": 2},
+    "transformer-mil": {"features": 16, "heads": 2},
+    "stamp-vit": {"features": 16, "heads": 2, "mlp": 8},
+    "long-mil": {"features": 16, "layers": 2, "step": 60.0},
+    "psa-mil": {"heads": 2, "head_features": 8, "tile": 60.0},
+    "patch-gcn": {"features": 8},
+    "camil": {"heads": 2, "head_features": 4, "landmarks": 4, "local_features": 8, "hidden": 8},
+    "wikg": {"features": 16},
+    "rrt-mil": {"features": 16, "heads": 2, "cross_heads": 2, "hidden": 8},
+}
+JUMP = {"camil", "wikg", "rrt-mil", "dsmil", "psa-mil"}
+"""Their neighbours, weights of neighbours or critical instance jump along the path, or a norm does where it begins, at
+features of zero: the residual tells how much."""
+
 
 def bag(n=N, features=F, seed=0, unit="um", section=False):
     g = torch.Generator().manual_seed(seed)
@@ -39,6 +57,7 @@ def model(name="das-mil", seed=3, dtype=torch.float64, **options):
         options = {"heads": 2} | options
     if name == "slide-transformer":
         options |= {"layers": 1, "heads": 2, "head_features": 8}
+    options = SMALL.get(name, {}) | options
     made = create_model(name, in_features=F, **relative, **options).to(dtype).eval()
     if name in EXACT:
         with torch.no_grad():
@@ -238,7 +257,8 @@ def test_integrated_gradients_are_complete(name):
     assert e.bias == pytest.approx(float(forward(m, empty)), abs=1e-12)
     assert e.logit == pytest.approx(float(forward(m, b)), abs=1e-12)
     assert float(e.contributions.sum()) + e.bias + e.residual == pytest.approx(e.logit, abs=1e-9)
-    assert abs(e.residual) <= 0.01 * max(1, abs(e.logit - e.bias))
+    if name not in JUMP:
+        assert abs(e.residual) <= 0.01 * max(1, abs(e.logit - e.bias))
 
 
 def test_integrated_gradients_of_a_linear_model_are_its_exact_split():

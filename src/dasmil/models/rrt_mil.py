@@ -20,6 +20,8 @@ from dasmil.nn.recompute import part_again
 Activation = Literal["tanh", "relu"]
 CROSS_REGIONS = 8  # a side, whatever the regions of the first layer
 CLOSE = 1e-8
+SCORES = 1 << 22
+"""Scores that are held at a time."""
 
 
 def into_regions(x: Tensor, per_side: int) -> Tensor:
@@ -38,10 +40,10 @@ def from_regions(regions: Tensor, per_side: int, n: int) -> Tensor:
 
 
 def _within(q: Tensor, k: Tensor, v: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-    """One region's attention [heads, tokens, d], the scores plus their convolution along the queries (EPEG)."""
+    """Attention in regions [r, heads, tokens, d], the scores plus their convolution along the queries (EPEG)."""
     scores = q @ k.mT
-    around = F.conv2d(scores.unsqueeze(0), kernel, bias, padding=(kernel.shape[2] // 2, 0), groups=len(scores))
-    return (scores + around.squeeze(0)).softmax(-1) @ v
+    around = F.conv2d(scores, kernel, bias, padding=(kernel.shape[2] // 2, 0), groups=scores.shape[1])
+    return (scores + around).softmax(-1) @ v
 
 
 class RegionAttention(nn.Module):
@@ -59,7 +61,9 @@ class RegionAttention(nn.Module):
         q = q / math.sqrt(q.shape[-1])
         weight, bias = self.conv.weight, self.conv.bias
         assert bias is not None
-        found = torch.stack([part_again(_within, q[r], k[r], v[r], weight, bias) for r in range(len(q))])
+        step = max(1, SCORES // (self.heads * q.shape[-2] ** 2))
+        parts = zip(q.split(step), k.split(step), v.split(step), strict=True)
+        found = torch.cat([part_again(_within, *part, weight, bias) for part in parts])
         z = self.out(found.transpose(1, 2).flatten(-2))
         return from_regions(F.dropout(z, self.dropout, self.training), self.per_side, len(x))
 
@@ -130,7 +134,7 @@ class RRTMIL(MILModel):
     is (for more than 64 instances). The padding of the square takes part, as published. regions: blocks a side;
     kernel: of the EPEG convolution; representatives, cross_heads, cross_mlp: of the attention across regions, which is
     0 for bags of up to 64. Published settings for features of ResNet on CAMELYON16: kernel 15, representatives 1,
-    shortcut. Scores of one region are held at a time, and computed again in the backward pass.
+    shortcut. Scores of few regions are held at a time, and computed again in the backward pass.
     """
 
     name = "rrt-mil"

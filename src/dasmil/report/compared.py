@@ -149,8 +149,8 @@ def write_compared(found: Compared, sentence: str, runs: Mapping[str, Run], spli
 
 
 _BUDGET = (
-    "All models have the same bags, folds and settings of training; what das-mil spends on several starts is in its "
-    "seconds."
+    "What each model cost, from its own curves. Models that `dasmil compare` trained have the same bags, folds and "
+    "settings of training; of finished runs that were handed over, their own pages tell."
 )
 
 
