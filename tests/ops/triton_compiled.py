@@ -25,6 +25,9 @@ TARGETS = {
     "sm_80": (GPUTarget("cuda", 80, 32), "tf32x3"), "sm_90": (GPUTarget("cuda", 90, 32), "tf32x3"),
     "gfx942": (GPUTarget("hip", "gfx942", 64), "ieee"),
 }  # fmt: skip
+DOT = os.environ.get("DASMIL_TRITON_DOT")  # other products than the default, to count what they cost
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+SINGLE = {"FFMA", "FADD", "FMUL", "FSEL", "FMNMX", "FSETP"}
 ASKED = os.environ.get("DASMIL_TRITON_TARGETS", ",".join(TARGETS)).split(",")
 
 
@@ -70,7 +73,7 @@ def compiled(monkeypatch):
 def pretend(monkeypatch, name: str) -> None:
     target, dot = TARGETS[name]
     driver.set_active(Pretended(target))
-    monkeypatch.setattr(backend, "dot_precision", lambda: dot)
+    monkeypatch.setattr(backend, "dot_precision", lambda: DOT or dot)
     for kernel in (kernels.forward, kernels.columns, kernels.rows):
         kernel.device_caches.clear()
 
@@ -79,12 +82,30 @@ def registers_and_spills(kernel, folder: Path) -> tuple[int, int]:
     if "cubin" in kernel.asm:
         path = folder / "kernel.cubin"
         path.write_bytes(kernel.asm["cubin"])
-        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-        told = subprocess.run([tool, "--dump-resource-usage", path], capture_output=True, text=True, check=True).stdout
+        command = [TOOLS / "cuobjdump", "--dump-resource-usage", path]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return int(re.search(r"REG:(\d+)", told)[1]), int(re.search(r"STACK:(\d+)", told)[1])
     text = kernel.asm["amdgcn"]
     spills = sum(int(re.search(rf"\.{name}:\s*(\d+)", text)[1]) for name in ("vgpr_spill_count", "sgpr_spill_count"))
     return int(re.search(r"\.vgpr_count:\s*(\d+)", text)[1]), spills
+
+
+def instructions_of_a_pair(path: Path, blocks: backend.Blocks) -> dict[str, float]:
+    """Of a thread, in the main loop: the longest stretch of machine code that ends with a jump to its beginning."""
+    told = subprocess.run([TOOLS / "nvdisasm", "-c", path], capture_output=True, text=True, check=True).stdout
+    places: dict[str, int] = {}
+    code: list[str] = []
+    for line in told.splitlines():
+        if label := re.match(r"\s*(\.L\S+):", line):
+            places[label[1]] = len(code)
+        elif instruction := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            code.append(instruction[1])
+    jumps = ((re.search(r"BRA.*?`\((\.L\S+)\)", text), end) for end, text in enumerate(code))
+    loops = [code[places[jump[1]] : end] for jump, end in jumps if jump and places.get(jump[1], end) < end]
+    names = [re.sub(r"^@\S+\s+", "", text).split()[0].split(".")[0] for text in max(loops, key=len)]
+    share = 32 * blocks.warps / (blocks.rows * blocks.columns)
+    kinds = {"all": len(names), "MUFU": names.count("MUFU"), "FP32": sum(name in SINGLE for name in names)}
+    return {kind: round(count * share, 1) for kind, count in kinds.items()}
 
 
 @pytest.mark.parametrize("d", [16, 32, 64])
@@ -99,6 +120,10 @@ def test_no_spills(problem, compiled, monkeypatch, tmp_path, target, d):
         assert spills == 0, (name, registers, spills)
         assert registers > 64  # a kernel that keeps its tiles elsewhere has few
         assert kernel.metadata.shared <= 99 * 1024  # what every GPU since compute capability 8.6 gives a block
+        if target != "gfx942":
+            counted = instructions_of_a_pair(tmp_path / "kernel.cubin", backend.BLOCKS[name][d])
+            print("  for each pair:", counted)
+            assert 4 <= counted["MUFU"] <= 4.3  # a square root, two for the sigmoid, an exponential
 
 
 def test_sizes_share_their_kernels(problem, compiled, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -112,8 +113,11 @@ def train(
     from dasmil.cli.training_display import Display, print_summary, say
     from dasmil.errors import InputError
     from dasmil.study.data import StudyData
+    from dasmil.study.notes import silent
+    from dasmil.study.progress import unseen
     from dasmil.study.settings import gather_settings
     from dasmil.study.training import train_study
+    from dasmil.train.ranks import joined
 
     given = {
         "epochs": epochs, "lr": lr, "weight_decay": weight_decay, "optimizer": optimizer, "schedule": schedule,
@@ -130,16 +134,18 @@ def train(
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
 
-    def train_one(name: str, folder: Path) -> int:
+    def train_one(name: str, folder: Path, quiet: bool = False) -> int:
         chosen = gather_settings(name, recipe, preset, settings, parse_assignments(set or []), source.preset)
         try:
             run = train_study(
                 source, name, folder, chosen, seeds=seeds, engine=None if engine.in_this_process else spread,
-                resume=resume, note=say, watch=Display,
+                resume=resume, note=silent if quiet else say, watch=unseen if quiet else Display,
             )  # fmt: skip
         except KeyboardInterrupt:
             return _interrupted(folder)
-        if json:
+        if quiet:
+            pass
+        elif json:
             import json as json_module
 
             print(json_module.dumps({"run": str(folder), "report": str(run.report), **run.summary}, indent=2))
@@ -150,7 +156,13 @@ def train(
 
     if features is not None and model is None:
         return _train_table(out, train_one)
-    return train_one(model or "das-mil", out)
+    with joined(str(settings.get("device", "auto"))) as ranks:
+        if ranks.world > 1 and (resume or folds is not None):
+            raise InputError("torchrun spreads the bags of one new run: leave --resume and --folds out")
+        if ranks.rank == 0:
+            return train_one(model or "das-mil", out)
+        with tempfile.TemporaryDirectory() as folder:  # the first process writes the run
+            return train_one(model or "das-mil", Path(folder) / "run", quiet=True)
 
 
 def _train_table(out: Path, train_one: Callable[[str, Path], int]) -> int:

@@ -21,6 +21,7 @@ from dasmil.train.evaluate import bag_logits, mean_losses
 from dasmil.train.feed import Feed, Step
 from dasmil.train.material import Material
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
+from dasmil.train.ranks import Ranks
 from dasmil.train.rates import rates
 from dasmil.train.replicas import Replicas
 from dasmil.train.schedule import factor
@@ -230,23 +231,28 @@ class Attempt:
         steps = len(feed.facts.ids)
         total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)
         losses, logits, bags = [], [], []
-        gradient: Tensor | None = None
-        order = feed.epoch(np.random.default_rng(epoch), [np.random.default_rng(key) for key in keys])
-        for index, given in enumerate(order):
-            logit, loss, new = self._step(given, labels_of, draws.at(index))
-            losses.append(loss)
-            logits.append(logit)
-            bags.append(given.bags)
-            gradient = new if gradient is None else gradient.add_(new)
-            pending = index % config.accumulate + 1
-            if pending == config.accumulate or index + 1 == steps:
-                if pending > 1:
-                    gradient.div_(pending)
-                if config.clip:
-                    clip_gradient(gradient, config.clip)
-                self.optimizer.step(gradient, self._lr(factor(config.schedule, epoch * steps + index, total, warmup)))
-                gradient = None
-        return self._epoch_rows(epoch, torch.stack(losses), torch.stack(logits), np.stack(bags))
+        ranks = Ranks.here()
+        ranks.check(steps)
+        together = config.accumulate * ranks.world  # bags of one step of the optimizer
+        order = feed.epoch(np.random.default_rng(epoch), [np.random.default_rng(key) for key in keys], ranks)
+        for begin in range(0, steps, together):
+            count = min(together, steps - begin)
+            gradient: Tensor | None = None
+            for index in range(begin + ranks.rank, begin + count, ranks.world):
+                given = next(order)
+                logit, loss, new = self._step(given, labels_of, draws.at(index))
+                losses.append(loss)
+                logits.append(logit)
+                bags.append(given.bags)
+                gradient = new if gradient is None else gradient.add_(new)
+            gradient = ranks.summed(gradient, self.replicas.flat).div_(count)
+            if config.clip:
+                clip_gradient(gradient, config.clip)
+            last = epoch * steps + begin + count - 1
+            self.optimizer.step(gradient, self._lr(factor(config.schedule, last, total, warmup)))
+        seen = ranks.gathered(torch.from_numpy(np.stack(bags)).to(self.device), steps).cpu().numpy()
+        everyone = [ranks.gathered(torch.stack(found), steps) for found in (losses, logits)]
+        return self._epoch_rows(epoch, everyone[0], everyone[1], seen)
 
     def _step(self, given: Step, labels_of: Tensor, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, losses and gradients of one bag for every replica."""

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from dasmil.errors import DataError
 from dasmil.train.job import Outline
+from dasmil.train.ranks import Ranks
+from dasmil.train.transfer import Moved, moved, source
 from dasmil.types import Bag, Unit
 
 EVALUATED_INSTANCES = 4096  # instances of small bags that are scored in one call
@@ -226,16 +228,20 @@ class Feed:
             part._groups = [group.part(place) for group in self._groups if (place[group.members] >= 0).any()]
         return part
 
-    def epoch(self, sizes: np.random.Generator, rngs: Sequence[np.random.Generator]) -> Iterator[Step]:
+    def epoch(
+        self, sizes: np.random.Generator, rngs: Sequence[np.random.Generator], ranks: Ranks | None = None
+    ) -> Iterator[Step]:
         """One pass: every run sees every bag once, in an order of its own, in steps of equal bag size.
 
         ``sizes`` draws the sequence of sizes that all runs share; each run then draws its own order among bags of one
         size, so that no padding is needed. Bags that are not in memory are read once, for all runs together.
+        Several processes (`ranks`) take turns: each has the steps of its own turn and reads no other bags.
         """
         order = bag_order(self.facts.sizes if self._groups else np.arange(len(self.facts.ids)), sizes, rngs)
+        if ranks is not None:
+            order = order[:, ranks.rank :: ranks.world]
         if self._groups is None:
-            for bag, chosen in zip(read_ahead(self.bags, order[0].tolist()), order.T, strict=True):
-                features, coords, section = self._to_device(bag)
+            for (features, coords, section), chosen in zip(self._stream(order[0].tolist()), order.T, strict=True):
                 runs = len(rngs)
                 yield Step(
                     chosen,
@@ -254,8 +260,7 @@ class Feed:
     def batches(self) -> Iterator[Step]:
         """Every bag once, several small ones of equal size together; for scoring. features [bags, n, ...]."""
         if self._groups is None:
-            for i, bag in enumerate(read_ahead(self.bags, range(len(self.facts.ids)))):
-                features, coords, section = self._to_device(bag)
+            for i, (features, coords, section) in enumerate(self._stream(range(len(self.facts.ids)))):
                 yield Step(np.array([i]), features[None], coords[None], None if section is None else section[None])
             return
         for group in self._groups:
@@ -265,9 +270,8 @@ class Feed:
                 section = None if group.section is None else group.section[part]
                 yield Step(group.members[part], group.features[part], group.coords[part], section)
 
-    def _to_device(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor | None]:
-        section = None if bag.section is None else bag.section.to(self.device)
-        return bag.features.to(self.device, torch.float32), bag.coords.to(self.device), section
+    def _stream(self, order: Sequence[int]) -> Iterator[Moved]:
+        return moved(read_ahead(source(self.bags, self.device), order), self.device)
 
 
 def bag_order(
