@@ -55,6 +55,8 @@ class _Problem(ctypes.Structure):
 def load() -> ctypes.CDLL | str:
     """The kernel, or the reason why there is none."""
     loaded = library.load(Path(__file__).parent, "das", _Problem)
+    if not isinstance(loaded, str) and not hasattr(loaded, "das_has"):
+        return "it was built from other sources: run pip install again"
     if not isinstance(loaded, str):
         loaded.das_scratch.argtypes, loaded.das_scratch.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int64
     return loaded
