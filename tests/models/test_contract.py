@@ -13,6 +13,7 @@ from torch import Tensor
 from dasmil import create_model, list_models, load_model
 from dasmil.errors import InputError
 from dasmil.models import MODELS, MILModel
+from dasmil.nn.draws import Draws, drawing
 from dasmil.types import Output
 
 FEATURES = 12
@@ -59,6 +60,23 @@ def test_the_registry_has_every_model_of_the_paper() -> None:
         "transformer-mil", "stamp-vit", "long-mil", "psa-mil", "sm-abmil", "patch-gcn", "camil", "wikg", "rrt-mil",
     ]  # fmt: skip
     assert all(cls.name == name for name, cls in MODELS.items())
+
+
+@ALL
+def test_what_a_run_draws_comes_from_its_key_and_not_from_torch(name: str) -> None:
+    """So that a run does not depend on its company; dropout as the model has it by default."""
+    sizes = {k: v for k, v in SMALL.get(name, {}).items() if "dropout" not in k}
+    model = create_model(name, in_features=FEATURES, distance_scale=100.0, **sizes).double().train()
+    given, before = bag(9), torch.get_rng_state()
+    logits = []
+    for key in (3, 3, 4):
+        with drawing(Draws.of([key])):
+            output = model(*given)
+            loss = output.logit.sum()
+            loss.backward()  # what is recomputed draws again
+        logits.append(output.logit.detach())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(logits[0], logits[1])
 
 
 @ALL

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from dasmil.attribution.rows import PairAttention
-from dasmil.models.ab_mil import AttentionPooling
+from dasmil.models.account import AttentionLayers, PlainPooling, WeightedPooling
 from dasmil.models.base import MILModel
-from dasmil.models.pooling import PoolAggregator
-from dasmil.models.sa import SAAggregator
-from dasmil.models.sa_position import PositionedAggregator
 from dasmil.nn import DistanceAwareAttention, pool
 from dasmil.nn.discrete import DiscreteDistanceAttention
 
@@ -40,62 +37,24 @@ class Stack:
         return pool(self.output(), None, self.pooling)
 
 
-@dataclass(frozen=True, eq=False)
-class PlainPooling:
-    """Encoded instances x [n, f], pooled as they are."""
-
-    x: Tensor
-    pooling: str
-
-    def pooled(self) -> Tensor:
-        return pool(self.x, None, self.pooling)
-
-
-@dataclass(frozen=True, eq=False)
-class WeightedPooling:
-    """Encoded instances x [n, f], summed with attention weights [n]."""
-
-    x: Tensor
-    weights: Tensor
-
-    def pooled(self) -> Tensor:
-        return self.weights @ self.x
-
-
 def read_structure(
     model: MILModel, features: Tensor, coords: Tensor, section: Tensor | None
 ) -> Stack | PlainPooling | WeightedPooling | None:
-    """The model's aggregator for one bag, in a form that splits exactly; None where no exact split is known."""
-    aggregator = model.aggregator
-    x = model.encoder(features)
-    if isinstance(aggregator, PoolAggregator):
-        return PlainPooling(x, aggregator.kind)
-    if isinstance(aggregator, AttentionPooling):
-        weights = aggregator(x, coords, None, section).instance_scores
-        assert weights is not None
-        return WeightedPooling(x, weights)
-    if type(aggregator) is PositionedAggregator:
-        return _read_stack(aggregator, x + aggregator.encoding(coords).to(x.dtype), coords, section)
-    if type(aggregator) is SAAggregator:
-        return _read_stack(aggregator, x, coords, section)
-    parts = getattr(aggregator, "parts", None)
-    if callable(parts):  # what each instance adds to the embedding
-        added = parts(x, coords, section)
-        assert isinstance(added, Tensor)
-        return PlainPooling(added, "sum")
-    return None
+    """The model's own account of one bag, with its pairs of instances; None where no exact split is known."""
+    account = model.account(features, coords, section)
+    return _read_stack(account, coords, section) if isinstance(account, AttentionLayers) else account
 
 
-def _read_stack(aggregator: SAAggregator, x: Tensor, coords: Tensor, section: Tensor | None) -> Stack | None:
-    modules = [layer for layer in aggregator.layers if isinstance(layer, AttentionModule)]
-    if len(modules) != len(aggregator.layers):
+def _read_stack(account: AttentionLayers, coords: Tensor, section: Tensor | None) -> Stack | None:
+    modules = [layer for layer in account.layers if isinstance(layer, AttentionModule)]
+    if len(modules) != len(account.layers):
         return None
-    layers = []
+    layers, x = [], account.x
     for number, module in enumerate(modules):
         layers.append(_pair_attention(module, x, coords, section))
         if number + 1 < len(modules):
             x = module.forward(x, coords, None, section)
-    return Stack(layers, [module.value.weight for module in modules], modules, x, aggregator.pooling)
+    return Stack(layers, [module.value.weight for module in modules], modules, x, account.pooling)
 
 
 def _pair_attention(module: AttentionModule, x: Tensor, coords: Tensor, section: Tensor | None) -> PairAttention:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from dasmil.models.account import WeightedPooling
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Size
 from dasmil.nn import Linear
@@ -30,6 +31,11 @@ class AttentionPooling(nn.Module):
             scores = scores.masked_fill(~mask, float("-inf"))
         attention = scores.softmax(-1)
         return Aggregated((attention.unsqueeze(-2) @ z).squeeze(-2), instance_scores=attention)
+
+    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> WeightedPooling:
+        weights = self.forward(z, coords, None, section).instance_scores
+        assert weights is not None
+        return WeightedPooling(z, weights)
 
 
 class ABMIL(MILModel):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 from torch import Tensor, nn
 
 from dasmil.errors import InputError, unknown_name
+from dasmil.models.account import Accountable, Additive, ModelAccount, PlainPooling
 from dasmil.models.inputs import take_inputs
 from dasmil.models.options import Classes, Length, Option, Probability, Size, options_of
 from dasmil.nn import DistanceAwareAttention, Linear, make_encoder
@@ -116,6 +117,42 @@ class MILModel(nn.Module):
         logit = self.classifier(aggregated.embedding)
         travellers = {name: value for name, value in aggregated._asdict().items() if name != "embedding"}
         return Output(logit.squeeze(-1) if self.n_classes == 2 else logit, **travellers)
+
+    # --- what training and explanation ask a model ---
+
+    learns_lengths: ClassVar[bool] = False
+    """Whether it may learn at which distance something changes, and so is trained from several starts."""
+
+    @classmethod
+    def for_feature_vectors(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that suit bags of feature vectors, where neither user (``given``) nor preset chose an encoder."""
+        return {"encoder": "whitened"}
+
+    @classmethod
+    def seeks_length(cls, options: Mapping[str, Any]) -> bool:
+        """Whether, with these options, training has to find a length by itself."""
+        return False
+
+    @classmethod
+    def starting_at(
+        cls, options: Mapping[str, Any], length_at: Callable[[float], float], share: float
+    ) -> dict[str, Any]:
+        """The options with learned lengths that start where the bags have some; what was given explicitly stays.
+
+        length_at: a length between near neighbours (0) and the whole bag (1); share: which to start from.
+        """
+        return dict(options)
+
+    def account(self, features: Tensor, coords: Tensor, section: Tensor | None) -> ModelAccount | None:
+        """How the embedding of one bag is a sum over instances or pairs; None where no exact split is known.
+
+        Asks the aggregator: what instances add to the embedding (``parts``), or which pooling or attention it is
+        (``account``).
+        """
+        z, ask = self.encoder(features), self.aggregator
+        if isinstance(ask, Accountable):
+            return ask.account(z, coords, section)
+        return PlainPooling(ask.parts(z, coords, section), "sum") if isinstance(ask, Additive) else None
 
     def begin_near(self, first: Tensor, second: Tensor, length: float, instances: float) -> bool:
         """Start, untrained, as a detector of instances like ``first`` that lie nearer than ``length`` to one like

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from dasmil.models.base import CommonOptions, MILModel
+from dasmil.models.base import CommonOptions
 from dasmil.models.options import Bias, Count, Length, Number, Phi, Pooling, Probability, Size
-from dasmil.models.sa import SAAggregator
+from dasmil.models.sa import AttentionModel, SAAggregator
 from dasmil.nn import DistanceAwareAttention, Linear
-from dasmil.nn.attention import QUIET
+from dasmil.nn.attention import QUIET, STEEPNESS
 
 
-class DASMIL(MILModel):
+class DASMIL(AttentionModel):
     """DAS-MIL: distance-aware self-attention, pooling, linear classifier.
 
     Implements eqs. (method:das_att), (method:z_prime), (method:score without the sigmoid); the attention is that of
@@ -38,6 +38,7 @@ class DASMIL(MILModel):
     name = "das-mil"
     paper = "Wölflein et al. 2023, Deep multiple instance learning with distance-aware self-attention"
     position = "relative"
+    learns_lengths = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "mnist-collage": {"hidden": 10, "self_pair": False},
         "camelyon16": {"encoder": "linear-relu", "encoder_features": 512, "hidden": 10, "out_features": 16},
@@ -80,6 +81,34 @@ class DASMIL(MILModel):
         ]  # fmt: skip
         self.aggregator = SAAggregator([*stack], pooling)
         self.classifier = self.make_classifier(out)
+
+    @classmethod
+    def for_feature_vectors(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """No embedding of the pair (i, i), as in the published program: distances are then found more often."""
+        return {**super().for_feature_vectors(given), "self_pair": False}
+
+    @classmethod
+    def seeks_length(cls, options: Mapping[str, Any]) -> bool:
+        return "theta_init" not in options and options.get("phi") != "identity"
+
+    @classmethod
+    def starting_at(
+        cls, options: Mapping[str, Any], length_at: Callable[[float], float], share: float
+    ) -> dict[str, Any]:
+        """theta at that length, and phi as steep as with the paper's theta 0.5 and beta 10.
+
+        Several heads start at different lengths, evenly between nearest neighbours and the whole bag.
+        """
+        found, usual = dict(options), cls.options()
+        if "theta_init" in found or found.get("phi", usual["phi"]) == "identity":
+            return found
+        heads, scale = int(found.get("heads", usual["heads"])), float(found["distance_scale"])
+        theta = [length_at((head + share) / heads) / scale for head in range(heads)]
+        found["theta_init"] = theta if heads > 1 else theta[0]
+        if "beta_init" not in found:
+            beta = [STEEPNESS / t for t in theta]
+            found["beta_init"] = beta if heads > 1 else beta[0]
+        return found
 
     def begin_near(self, first: Tensor, second: Tensor, length: float, instances: float) -> bool:
         layer = self._only_layer()

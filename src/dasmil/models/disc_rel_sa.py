@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
 
-from dasmil.models.base import CommonOptions, MILModel
+from dasmil.models.base import CommonOptions
 from dasmil.models.options import Bins, Count, Pooling, Probability, Size
-from dasmil.models.sa import SAAggregator
+from dasmil.models.sa import AttentionModel, SAAggregator
 from dasmil.nn.discrete import DiscreteDistanceAttention
 
 
-class DiscRelSA(MILModel):
+class DiscRelSA(AttentionModel):
     """MIL with disc. rel. SA: as das-mil, with b_ij = r_k learned for each of ``bins`` intervals k of the distance.
 
     Implements eqs. (das:output), (das:compatibility:impl), (method:z_prime); k = round(delta_ij (bins - 1)) with
@@ -51,3 +52,8 @@ class DiscRelSA(MILModel):
         )  # fmt: skip
         self.aggregator = SAAggregator([layer], pooling)
         self.classifier = self.make_classifier(out)
+
+    @classmethod
+    def for_feature_vectors(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """No embedding of the pair (i, i), as in the published program: distances are then found more often."""
+        return {**super().for_feature_vectors(given), "self_pair": False}

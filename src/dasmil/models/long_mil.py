@@ -15,6 +15,7 @@ from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Length, Probability, Size
 from dasmil.nn import Linear
 from dasmil.nn.attention import join
+from dasmil.nn.draws import attention_dropout
 from dasmil.nn.nystrom import LayerNorm
 from dasmil.nn.recompute import again_in_backward
 from dasmil.ops import das_attention
@@ -41,10 +42,11 @@ class Block(nn.Module):
         steps = torch.tensor([*range(REACH + 1), BEYOND], dtype=x.dtype, device=x.device)
         slopes = torch.tensor(published_slopes(self.heads), dtype=x.dtype, device=x.device)
         edges = torch.tensor([*(step - ROOM for step in range(1, REACH + 1)), REACH + ROOM], device=x.device)
-        more: dict[str, Any] = {} if radius is None else {"radius": radius}
+        more: dict[str, Any] = attention_dropout(self.dropout, self.training)
+        more |= {} if radius is None else {"radius": radius}
         z = das_attention(
             q, k, v, grid, scale=q.shape[-1] ** -0.5, bias="bins", bias_table=-slopes[:, None] * steps,
-            bias_edges=edges.to(x.dtype), section=section, dropout_p=self.dropout if self.training else 0.0, **more,
+            bias_edges=edges.to(x.dtype), section=section, **more,
         )  # fmt: skip
         assert isinstance(z, Tensor)
         x = x + self.out(join(z))

@@ -6,12 +6,12 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dasmil.models.bag_by_bag import BagByBag
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Probability, Size
 from dasmil.nn import Linear
+from dasmil.nn.draws import dropout
 from dasmil.nn.neighbours import nearest
 from dasmil.nn.nystrom import LayerNorm
 from dasmil.nn.recompute import again_in_backward
@@ -69,7 +69,7 @@ class PatchGCNAggregator(BagByBag):
 
     def bag(self, z: Tensor, coords: Tensor, section: Tensor | None) -> Aggregated:
         def drop(x: Tensor, p: float = self.dropout) -> Tensor:
-            return F.dropout(x, p, self.training and self.dropout > 0)
+            return dropout(x, p, self.training and self.dropout > 0)
 
         edges = self.edges(coords, section)
         found = [drop(self.enter(z).relu())]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from dasmil.models.account import PlainPooling
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.nn import Linear, pool
 
@@ -20,6 +21,9 @@ class PoolAggregator(nn.Module):
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         return Aggregated(pool(z, mask, self.kind))
+
+    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> PlainPooling:
+        return PlainPooling(z, self.kind)
 
 
 class MaxPool(MILModel):

@@ -14,6 +14,7 @@ from dasmil.models.bag_by_bag import BagByBag
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Probability, Size
 from dasmil.nn import Linear
+from dasmil.nn.draws import dropout
 from dasmil.nn.nystrom import LayerNorm
 from dasmil.nn.recompute import part_again
 
@@ -65,7 +66,7 @@ class RegionAttention(nn.Module):
         parts = zip(q.split(step), k.split(step), v.split(step), strict=True)
         found = torch.cat([part_again(_within, *part, weight, bias) for part in parts])
         z = self.out(found.transpose(1, 2).flatten(-2))
-        return from_regions(F.dropout(z, self.dropout, self.training), self.per_side, len(x))
+        return from_regions(dropout(z, self.dropout, self.training), self.per_side, len(x))
 
 
 class CrossAttention(nn.Module):
@@ -88,7 +89,7 @@ class CrossAttention(nn.Module):
         asked = (logits.softmax(-1) @ z).transpose(0, 1)  # [k, regions, d]
         q, k, v = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in self.qkv(asked).chunk(3, -1))
         heard = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-        heard = F.dropout(self.out(heard.transpose(1, 2).flatten(-2)), self.dropout, self.training)
+        heard = dropout(self.out(heard.transpose(1, 2).flatten(-2)), self.dropout, self.training)
         low, high = logits.amin(-1, keepdim=True), logits.amax(-1, keepdim=True)
         share = (logits - low) / (high - low + CLOSE) * logits.softmax(-2)
         return from_regions(share.mT @ heard.transpose(0, 1), CROSS_REGIONS, len(x))
@@ -110,7 +111,7 @@ class RRTAggregator(BagByBag):
 
     def _tokens(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """What is pooled [n, features] and its weights [n]."""
-        e = F.dropout(self.enter(z).relu(), self.dropout, self.training)
+        e = dropout(self.enter(z).relu(), self.dropout, self.training)
         x = e + self.region(self.norm1(e))
         x = x + self.cross(self.norm2(x))
         x = self.norm3(x + e if self.shortcut else x)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor, nn
 
+from dasmil.models.account import AttentionLayers
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Bias, Count, Length, Number, Pooling, Probability, Size
 from dasmil.nn import DistanceAwareAttention, check_pooling, pool
+
+OUTPUT = 16
+"""Outputs of the attention over feature vectors where nothing is said."""
 
 
 class SAAggregator(nn.Module):
@@ -25,8 +30,21 @@ class SAAggregator(nn.Module):
             z = layer(z, coords, mask, section)
         return Aggregated(pool(z, mask, self.pooling))
 
+    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> AttentionLayers:
+        return AttentionLayers(z, list(self.layers), self.pooling)
 
-class SA(MILModel):
+
+class AttentionModel(MILModel):
+    """A model whose aggregator is self-attention of ``out_features`` outputs, shared by ``heads``, and a pooling."""
+
+    @classmethod
+    def for_feature_vectors(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Sixteen outputs, or the next multiple of the heads: more are learned by heart."""
+        heads = max(1, int(given.get("heads", cls.options()["heads"])))
+        return {**super().for_feature_vectors(given), "out_features": math.ceil(OUTPUT / heads) * heads}
+
+
+class SA(AttentionModel):
     """MIL with SA: z_i = sum_j a_ij x_j W^V, a_ij = softmax_j((x_i W^Q)(x_j W^K)^T / sqrt(d)), then pooling.
 
     Implements eqs. (self_att), (self_att_compatibility) and (method:z_prime). hidden: size of queries and keys;

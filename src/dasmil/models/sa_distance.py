@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
-from dasmil.models.base import CommonOptions, MILModel
+from dasmil.models.base import CommonOptions
 from dasmil.models.options import Count, Length, Pooling, Probability, Size
-from dasmil.models.sa import SAAggregator
+from dasmil.models.sa import AttentionModel, SAAggregator
 from dasmil.nn import DistanceAwareAttention
 from dasmil.ops.alibi import published_slopes
 
 
-class SAAlibi(MILModel):
+class SAAlibi(AttentionModel):
     """MIL with SA + ALiBi: e_ij = q_i.k_j / sqrt(d) - m_h delta_ij, then softmax, values and pooling as in sa.
 
     m_h: the published slopes of the heads (dasmil.ops.alibi_slopes), for distances counted in ``step``, a length in the
@@ -50,7 +50,7 @@ class SAAlibi(MILModel):
         self.classifier = self.make_classifier(out)
 
 
-class SARope(MILModel):
+class SARope(AttentionModel):
     """MIL with SA + rotary positions: sa on queries and keys that are turned by their places (dasmil.ops.rotate).
 
     hidden: a multiple of 4 (pairs of numbers for each of two axes); shortest, longest: the wavelengths, in the unit of

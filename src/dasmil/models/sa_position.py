@@ -6,9 +6,10 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor, nn
 
-from dasmil.models.base import Aggregated, CommonOptions, MILModel
+from dasmil.models.account import AttentionLayers
+from dasmil.models.base import Aggregated, CommonOptions
 from dasmil.models.options import Count, Length, Pooling, Probability, Size
-from dasmil.models.sa import SAAggregator
+from dasmil.models.sa import AttentionModel, SAAggregator
 from dasmil.nn import DistanceAwareAttention
 from dasmil.nn.position import AxialEncoding, FourierEncoding
 
@@ -23,8 +24,11 @@ class PositionedAggregator(SAAggregator):
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         return super().forward(z + self.encoding(coords).to(z.dtype), coords, mask, section)
 
+    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> AttentionLayers:
+        return super().account(z + self.encoding(coords).to(z.dtype), coords, section)
 
-class SAAxial(MILModel):
+
+class SAAxial(AttentionModel):
     """MIL with SA + axial PE: eqs. (self_att), (self_att_compatibility) on x_i + p(coords_i), then pooling.
 
     The encoding has sines and cosines of x and of y in turn, see dasmil.nn.position.AxialEncoding.

@@ -13,7 +13,7 @@ from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Length, Probability, Size
 from dasmil.nn import Linear
 from dasmil.nn.attention import join, register
-from dasmil.nn.draws import attention_seed, dropout
+from dasmil.nn.draws import attention_dropout, dropout
 from dasmil.nn.linear import per_run
 from dasmil.nn.nystrom import LayerNorm
 from dasmil.nn.recompute import again_in_backward
@@ -55,11 +55,10 @@ class Block(nn.Module):
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in self.qkv(self.norm1(x)).chunk(3, -1)
         )
-        p = self.dropout if self.training else 0.0
         z = das_attention(
             q, k, v, coords, bias="linear", bias_scale=per_run(self.slopes, 1, x.shape[:-2]), scale=q.shape[-1] ** -0.5,
             distance_scale=distance_scale, radius=radius, mask=mask, section=section,
-            dropout_p=p, dropout_seed=attention_seed() if p else None,
+            **attention_dropout(self.dropout, self.training),
         )  # fmt: skip
         assert isinstance(z, Tensor)
         x = x + dropout(self.out(join(z)), self.dropout, self.training)

@@ -14,6 +14,7 @@ from dasmil.models.options import Count, Probability, Size
 from dasmil.nn import Linear
 from dasmil.nn.attention import join
 from dasmil.nn.distance_sum import distance_sum
+from dasmil.nn.draws import attention_dropout, dropout
 from dasmil.nn.linear import per_run
 from dasmil.nn.multihead import MultiHead
 from dasmil.nn.nystrom import LayerNorm
@@ -50,16 +51,16 @@ class Block(nn.Module):
         z = self._attend(q, k, v, coords, mask, section)
         if self.alibi == "after":
             z = z - self._far(v, coords, mask, section)
-        x = x + F.dropout(self.attention.out(join(z)), self.dropout, self.training)
-        inner = F.dropout(F.gelu(self.up(self.norm2(x))), self.mlp_dropout, self.training)
-        return x + F.dropout(self.down(inner), self.mlp_dropout, self.training)
+        x = x + dropout(self.attention.out(join(z)), self.dropout, self.training)
+        inner = dropout(F.gelu(self.up(self.norm2(x))), self.mlp_dropout, self.training)
+        return x + dropout(self.down(inner), self.mlp_dropout, self.training)
 
     def _slopes(self, batch: torch.Size) -> Tensor:
         assert self.slopes is not None
         return per_run(self.slopes, 1, batch)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor) -> Tensor:
-        more: dict[str, Any] = {"scale": q.shape[-1] ** -0.5, "dropout_p": self.dropout if self.training else 0.0}
+        more: dict[str, Any] = {"scale": q.shape[-1] ** -0.5, **attention_dropout(self.dropout, self.training)}
         if self.alibi == "inside":
             more |= {
                 "bias": "linear", "bias_scale": self._slopes(q.shape[:-3]), "distance_scale": self.distance_scale,

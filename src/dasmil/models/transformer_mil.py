@@ -13,6 +13,7 @@ from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Probability, Range, Size
 from dasmil.nn import Linear
 from dasmil.nn.attention import join
+from dasmil.nn.draws import attention_dropout, dropout
 from dasmil.nn.linear import per_run
 from dasmil.nn.multihead import MultiHead
 from dasmil.nn.nystrom import LayerNorm
@@ -33,15 +34,15 @@ class Block(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        y, p = self.norm(x), self.dropout if self.training else 0.0
+        y, drop = self.norm(x), attention_dropout(self.dropout, self.training)
         q, k, v = self.attention.project(y, y, y)
         nowhere = x.new_zeros(*x.shape[:-1], 2)
-        z = das_attention(q, k, v, nowhere, scale=q.shape[-1] ** -0.5, mask=mask, dropout_p=p)
+        z = das_attention(q, k, v, nowhere, scale=q.shape[-1] ** -0.5, mask=mask, **drop)
         assert isinstance(z, Tensor)
         x = x + self.attention.out(join(z))
         if self.up is None or self.down is None or self.norm2 is None:
             return x
-        return x + self.down(F.dropout(self.up(self.norm2(x)).relu(), p, self.training)).relu()
+        return x + self.down(dropout(self.up(self.norm2(x)).relu(), self.dropout, self.training)).relu()
 
 
 class TokenAggregator(nn.Module):

@@ -13,6 +13,7 @@ from dasmil.models.bag_by_bag import BagByBag
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Probability, Size
 from dasmil.nn import Linear
+from dasmil.nn.draws import dropout
 from dasmil.nn.nystrom import LayerNorm
 from dasmil.nn.recompute import part_again
 
@@ -66,7 +67,7 @@ class WiKGAggregator(BagByBag):
         heard = [
             part_again(_hear, head[i : i + step], tail, index[i : i + step], self.sums) for i in range(0, len(x), step)
         ]
-        z = F.dropout(self._joined(head, torch.cat(heard)), self.dropout, self.training)
+        z = dropout(self._joined(head, torch.cat(heard)), self.dropout, self.training)
         pooled, weights = self._read(z)
         return Aggregated(self.norm(pooled.unsqueeze(0)).squeeze(0), instance_scores=weights)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dasmil.errors import InputError, unknown_name
-from dasmil.nn.draws import attention_seed
+from dasmil.nn.draws import attention_dropout
 from dasmil.nn.linear import Linear, per_run
 from dasmil.ops import rotate
 from dasmil.ops.das_attention import BIASES, PHI, das_attention
@@ -67,8 +67,7 @@ class AttentionHeads(nn.Module):
 
     def dropout_now(self) -> dict[str, Any]:
         """What das_attention takes about dropout, in training and outside of it."""
-        p = self.dropout if self.training else 0.0
-        return {"dropout_p": p, "dropout_seed": attention_seed() if p else None}
+        return attention_dropout(self.dropout, self.training)
 
 
 def join(z: Tensor) -> Tensor:

@@ -161,6 +161,12 @@ def attention_seed() -> Tensor | int | None:
     return seeds if len(seeds) > 1 else int(seeds)
 
 
+def attention_dropout(p: float, training: bool) -> dict[str, Any]:
+    """What `das_attention` takes about dropout, in training and outside of it."""
+    now = p if training else 0.0
+    return {"dropout_p": now, "dropout_seed": attention_seed() if now else None}
+
+
 def _mixed(keys: NDArray[np.uint64], number: int) -> NDArray[np.uint64]:
     """SplitMix64 (Steele, Lea and Flood 2014): well spread 64-bit numbers from keys and a counter."""
     with np.errstate(over="ignore"):

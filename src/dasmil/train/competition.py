@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dasmil.models import MODELS
 from dasmil.train.evaluate import mean_losses
 from dasmil.train.held_out import FEWEST, SHARE, Judge, chance_of
 from dasmil.train.replicas import Replicas
@@ -43,7 +42,7 @@ def line_up(job: Job, learn: Feed, directions: Directions | None, *, judged: boo
     if directions is not None and _takes_simple(job):
         if judged:
             return [*simple_starts(learn, directions.within, job.config.simple_starts), *starts]
-        if MODELS[job.model].position == "none":
+        if job.position == "none":
             return [mean_start(learn)]
     return starts
 

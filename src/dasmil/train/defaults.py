@@ -12,8 +12,6 @@ from dasmil.models import MODELS
 from dasmil.models.base import MILModel
 from dasmil.nn.encoder import LinearReLU
 
-ENCODED = 32
-OUTPUT = 16
 STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 2000, 20, 200
 BAGS_PER_STEP = 4
 FEATURE_VECTORS: dict[str, Any] = {
@@ -26,12 +24,12 @@ def default_settings(model: str, feature_shape: Sequence[int], bags: int, given:
     """Settings for bags of feature vectors where the user gave none; pictures keep those of the paper.
 
     Four bags a step, gradients clipped, a learning rate that falls in the last third, and 2,000 steps (20 epochs at
-    least, 200 at most); with learned distances also a larger learning rate and twelve starts.
+    least, 200 at most); with learned distances also a larger learning rate and six starts at different lengths.
     """
     if len(feature_shape) != 1:
         return {}
     settings = dict(FEATURE_VECTORS)
-    if model in MODELS and "theta_init" in MODELS[model].options():
+    if model in MODELS and MODELS[model].learns_lengths:
         settings |= LEARNED_DISTANCES
     steps = math.ceil(bags / int(given.get("accumulate") or BAGS_PER_STEP))
     settings["epochs"] = min(max(math.ceil(STEPS / max(1, steps)), FEWEST_EPOCHS), MOST_EPOCHS)
@@ -41,21 +39,10 @@ def default_settings(model: str, feature_shape: Sequence[int], bags: int, given:
 def default_options(
     model: str, feature_shape: Sequence[int], preset: str | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Model sizes for feature vectors where neither user nor preset chose an encoder.
-
-    A trainable layer to 32 features in front, 16 outputs of attention, and no embedding of the pair (i, i), as in the
-    published program: runs on cells and slides then find their distance several times as often.
-    """
+    """What the model says about feature vectors, where neither user nor preset chose an encoder."""
     if len(feature_shape) != 1 or preset is not None or "encoder" in given or model not in MODELS:
         return dict(given)
-    known = MODELS[model].options()
-    options: dict[str, Any] = {"encoder": "whitened"}
-    if {"out_features", "pooling"} <= set(known):
-        heads = max(1, int(given.get("heads", known.get("heads", 1))))
-        options["out_features"] = math.ceil(OUTPUT / heads) * heads
-    if "self_pair" in known:
-        options["self_pair"] = False
-    return {**options, **given}
+    return {**MODELS[model].for_feature_vectors(given), **given}
 
 
 def reading_weights(model: MILModel) -> list[str]:

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from dasmil.data.distances import pair_distances
 from dasmil.models import MODELS
 from dasmil.train.feed import Feed
-from dasmil.train.job import Job, without_memory
+from dasmil.train.job import Job
 
 SAMPLED_BAGS = 64
 PAIRS_PER_BAG = 20_000
 NEAREST = 3.0  # the smallest start: about the distance to the third neighbour
 WIDEST_LEVEL = 0.9  # the largest start: 90 % of all pairs are closer
-BETA_TIMES_THETA = 5.0  # as the paper's 10 and 0.5: phi rises from 0.7 % at distance 0 to 99.3 % at 2 theta
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ def with_scale(job: Job, feed: Feed) -> tuple[dict[str, Any], Lengths | None]:
     learned ones do not start from the data. Distances are measured only where one of these needs them.
     """
     options = dict(job.options)
-    # That of the model and not of its class: a bias or a radius makes one that has none look at distances.
-    if without_memory(job.model, options).position != "relative":  # "absolute": at places, not at distances
+    if job.position != "relative":  # "absolute" models look at places, not at distances
         return options, None
     if "distance_scale" in options and not job.learns_distances:
         return options, None
@@ -80,20 +78,7 @@ def with_scale(job: Job, feed: Feed) -> tuple[dict[str, Any], Lengths | None]:
 
 
 def with_start(name: str, options: Mapping[str, Any], lengths: Lengths | None, start: int) -> dict[str, Any]:
-    """Options with theta_init and beta_init from the lengths; what was given explicitly stays.
-
-    Several heads start at different lengths, evenly between nearest neighbours and the whole bag.
-    """
-    options = dict(options)
-    if lengths is None or options.get("phi", MODELS[name].options().get("phi")) == "identity":
-        return options
-    heads = int(options.get("heads", MODELS[name].options().get("heads", 1)))
-    scale = float(options["distance_scale"])
-    shares = [(head + start_of(start)) / heads for head in range(heads)]
-    theta = [lengths.at(share) / scale for share in shares]
-    if "theta_init" not in options:
-        options["theta_init"] = theta if heads > 1 else theta[0]
-        if "beta_init" not in options:
-            beta = [BETA_TIMES_THETA / t for t in theta]
-            options["beta_init"] = beta if heads > 1 else beta[0]
-    return options
+    """Options with learned distances that begin at the length of this number; what was given explicitly stays."""
+    if lengths is None:
+        return dict(options)
+    return MODELS[name].starting_at(options, lengths.at, start_of(start))

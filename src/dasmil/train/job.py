@@ -10,6 +10,7 @@ import torch
 
 from dasmil.errors import InputError, shown, unknown_name
 from dasmil.models import MODELS, MILModel, resolve_options
+from dasmil.models.base import Position
 from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.state import RunSpec
@@ -50,13 +51,15 @@ class Job:
     options: dict[str, Any]
     config: TrainingConfig
     outline: Outline
+    position: Position
+    """What the model with these options makes of positions; "relative": it needs to know which length means 1."""
     learns_distances: bool
     """Whether theta and beta are trained and start from distances in the bags."""
 
     @property
     def finds_length(self) -> bool:
         """Whether training has to find the length by itself: no start of theta was given."""
-        return self.learns_distances and "theta_init" not in self.options and self.options.get("phi") != "identity"
+        return self.learns_distances and MODELS[self.model].seeks_length(self.options)
 
     @property
     def competes(self) -> bool:
@@ -104,7 +107,7 @@ def prepare(model: str, outline: Outline, given: Given) -> Job:
     asked = without_memory(model, options)  # refuses options that do not go together
     from_data = config.distance_init == "data" and asked.position == "relative"
     learns = from_data and bool(asked.distance_parameters())
-    return Job(model, given.preset, options, config, outline, learns)
+    return Job(model, given.preset, options, config, outline, asked.position, learns)
 
 
 def bag_options(name: str, preset: str | None, given: Mapping[str, Any], outline: Outline) -> dict[str, Any]:
