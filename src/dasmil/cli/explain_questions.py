@@ -105,11 +105,12 @@ def _scored_bag(speaker: Speaker, found: list[Speaker], name: str, mnist_dir: Pa
 def read_one(path: Path, given: BagArguments) -> Bag:
     """A bag from its file: our own format as it is, other tools' features brought to micrometres."""
     from dasmil.data.formats import probe_features
+    from dasmil.data.formats.hdf5 import is_own
     from dasmil.data.store import open_h5, read_bag
 
     if path.suffix.lower() in (".h5", ".hdf5"):
         with open_h5(path) as file:
-            own, placed = file.attrs.get("format") == "dasmil-bag", "coords" in file
+            own, placed = is_own(file), "coords" in file
         if own and placed:
             return read_bag(path)
     else:

@@ -40,7 +40,7 @@ OWN_RULE = "dasmil: um centres as stored"
 def probe_hdf5(path: Path) -> Probe:
     """Tell which tool wrote the file, and what it declares."""
     with open_h5(path) as file:
-        own = _is_own(file)
+        own = is_own(file)
         probe = None if own else _probe(path, file)
     return probe or _probe_own(path)
 
@@ -48,7 +48,7 @@ def probe_hdf5(path: Path) -> Probe:
 def read_hdf5(path: Path, scale: Scale, *, features: bool = True) -> FeatureFile:
     """Read the file by the rule of the tool that wrote it; features: False leaves these out."""
     with open_h5(path) as file:
-        own = _is_own(file)
+        own = is_own(file)
     if own:
         return _read_own(path) if features else _place_own(path)
     with open_h5(path) as file:
@@ -97,7 +97,8 @@ def _not_augmented(path: Path, file: h5py.File, n: int) -> np.ndarray | None:
     return ~augmented if augmented.any() else None
 
 
-def _is_own(file: h5py.File) -> bool:
+def is_own(file: h5py.File) -> bool:
+    """Whether a file says that it is a bag of ours."""
     return plain(file.attrs.get("format")) == FORMAT
 
 
