@@ -67,3 +67,34 @@ def test_weights_of_large_logits_sum_to_one_in_the_backward_pass_too(problem):
     case.d_out = torch.ones_like(case.d_out)
     weights = case.run("native", torch.float32)["value"]
     assert abs(float(weights.sum()) / 50 - 1) < 1e-5
+
+
+def size_of_terms(case):
+    """What the gradient of each query is the sum of, in absolute values: p (|dz| |v|, and its mean) |k + b^K|."""
+    t = {name: tensor.detach() for name, tensor in case.tensors.items()}
+    delta = torch.cdist(case.coords, case.coords).unsqueeze(-3)
+    phi = ((delta - t["theta"][..., None, None]) * t["beta"][..., None, None]).unsqueeze(-1)
+
+    def between(name, sign):
+        u, v = t[name][..., 0, None, None, :], t[name][..., 1, None, None, :]
+        return phi * u + (1 - phi) * v if sign else (phi * u).abs() + ((1 - phi) * v).abs()
+
+    key = t["key"].unsqueeze(-3)
+    logits = (t["query"].unsqueeze(-2) * (key + between("key_embed", True))).sum(-1)
+    logits = 0.4 * (logits + (key * between("query_embed", True)).sum(-1))
+    weights = logits.softmax(-1)
+    told = (case.d_out.abs().unsqueeze(-2) * (t["value"].abs().unsqueeze(-3) + between("value_embed", False))).sum(-1)
+    parts = weights * (told + (weights * told).sum(-1, keepdim=True))
+    return 0.4 * (parts.unsqueeze(-1) * (key.abs() + between("key_embed", False))).sum(-2)
+
+
+@needs_kernel
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("far", [1.0, 100.0, 5000.0])
+def test_errors_are_a_few_roundings_of_the_terms_of_a_gradient(problem, seed, far):
+    """Where the terms cancel, the exact gradient is smaller than that: then nothing in float32 could tell it."""
+    case = problem(40, lead=(2,), phi="identity", seed=seed)
+    case.coords = (case.coords * far).round()
+    exact, found = case.run("reference"), case.run("native", torch.float32)
+    roundings = (found["query"] - exact["query"]).abs().max() / (2**-24 * size_of_terms(case).max())
+    assert roundings < 4

@@ -227,3 +227,10 @@ def test_what_a_bias_and_a_radius_say_of_distance_is_told() -> None:
         "A weight is half as large at 40 µm (cauchy, length 40 µm).",
         "Instances more than 90 µm apart do not see each other.",
     ]
+
+
+@pytest.mark.parametrize("path", ["/api/bag/{}", "/api/bag/0/partners/{}", "/api/bag/0/picture/1/{}/0"])
+def test_a_number_of_thousands_of_digits_is_no_fault_of_the_server(collages: Viewer, path: str) -> None:
+    status, body, headers = ask(collages, path.format("9" * 5000))
+    assert (status, json.loads(body)) == (414, {"error": "The address is too long."})
+    assert "content-security-policy" in headers

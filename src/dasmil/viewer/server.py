@@ -52,6 +52,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
+LONGEST = 2000
+
 
 class OwnPageOnly:
     """Refuses requests that another host name or another site's page makes (DNS rebinding, cross-site reads)."""
@@ -71,6 +73,9 @@ class OwnPageOnly:
         if not allowed:
             reason = "This viewer answers only its own page, opened at the address it printed."
             await JSONResponse({"error": reason}, status_code=403, headers=HEADERS)(scope, receive, send)
+            return
+        if len(scope["path"]) > LONGEST:  # a number of thousands of digits cannot even be read
+            await JSONResponse({"error": "The address is too long."}, 414, HEADERS)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
