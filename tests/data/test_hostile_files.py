@@ -22,6 +22,7 @@ from dasmil.data import guard
 from dasmil.data.cohort import bag_sizes, load_cohort
 from dasmil.data.doctor import check_bags
 from dasmil.data.formats import probe_features, read_features
+from dasmil.data.formats.hdf5 import is_own
 from dasmil.data.scale import Scale, Scales
 from dasmil.data.store import read_bag, read_bag_info, read_coords, write_bag
 from dasmil.errors import DasmilError, DataError, one_line
@@ -294,3 +295,11 @@ def test_messages_are_one_line_of_bounded_length() -> None:
     assert len(one_line("x" * 10**6)) < 210
     assert len(one_line("x y " * 10**6)) <= 2000
     assert one_line("/a/" + "b" * 250 + "/c.h5: no such file").endswith("/c.h5: no such file")
+
+
+def test_a_format_that_is_an_array_is_not_ours(tmp_path: Path) -> None:
+    good(tmp_path / "a.h5", "dasmil")
+    for value, own in (("dasmil-bag", True), (np.array([], "f4"), False), (np.arange(2), False)):
+        with h5py.File(tmp_path / "a.h5", "r+") as file:
+            file.attrs["format"] = value
+            assert is_own(file) is own
