@@ -79,6 +79,11 @@ def score(name: str) -> Score:
     return SCORES[name]
 
 
+def model_title(model: str) -> str:
+    """The name of a model as a reader knows it."""
+    return {"das-mil": "DAS-MIL", "sa": "Self-attention"}.get(model, model)
+
+
 def speaker_text(title: str, used: str | None) -> str:
     """Who speaks, and what the bag was to it; used: the name of its set, None where nobody knows."""
     if used is None:

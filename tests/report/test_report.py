@@ -21,7 +21,7 @@ from dasmil.report.phi import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.sections import headline
 from dasmil.report.single import epochs_text, run_page, told_by
-from dasmil.runs import Run
+from dasmil.runs import Run, verdict
 from dasmil.study.folds import write_fold_summary
 
 
@@ -139,8 +139,19 @@ def test_the_learned_distance_is_that_of_the_run(trained: Path, pages: dict[str,
         json.loads((trained / "binary" / f"seed-{k}" / "status.json").read_text())["learned_distances"][0]["midpoint"]
         for k in (0, 1)
     ]
-    assert f"Halfway at {min(middles):.0f}–{max(middles):.0f} µm" in text
+    length = f"Halfway at {min(middles):.0f}–{max(middles):.0f} µm"
+    run = Run.read(trained / "binary")
+    assert (length in text) == verdict(run).told
     assert "true threshold" not in text
+    sure, doubtful = phi_picture(run), phi_picture(run, None, "Nothing found: no luck.")
+    assert sure is not None
+    assert doubtful is not None
+    assert length in sure.caption
+    assert "not told from chance" not in sure.svg
+    assert doubtful.caption.startswith("Nothing found: no luck. These lines")
+    assert "alfway" not in doubtful.caption
+    assert "of a model not told from chance" in doubtful.svg
+    assert "halfway" not in doubtful.svg
 
 
 def test_slopes_and_radius_are_told_in_micrometres(binary: Path):
@@ -176,7 +187,8 @@ def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):
 def test_every_fold_is_drawn_at_its_own_distance_scale(binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[Phi] = []
     real = pictures.phi_figure
-    monkeypatch.setattr(pictures, "phi_figure", lambda some, *rest: (drawn.extend(some), real(some, *rest))[1])
+    spy = lambda some, *rest, **more: (drawn.extend(some), real(some, *rest, **more))[1]  # noqa: E731
+    monkeypatch.setattr(pictures, "phi_figure", spy)
     expected = []
     for fold, factor in enumerate((1.0, 3.0)):
         folder = Path(copytree(binary, tmp_path / "cross" / f"fold-{fold}"))

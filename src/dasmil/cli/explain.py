@@ -175,6 +175,7 @@ def _one_bag(
     from dasmil.errors import unknown_name
     from dasmil.models import read_model
     from dasmil.report.explanation.bundle import write_bundle
+    from dasmil.runs import verdict_of
 
     model = read_model(speaker.model_file)
     origin = speaker.describe(bag.bag_id) if speaker.seed is not None else ""
@@ -185,19 +186,22 @@ def _one_bag(
     _make(folder)
     classes = [str(name) for name in speaker.origin.get("classes") or ()]
     joined = {"slides": bag.metadata["slides"]} if "slides" in bag.metadata else {}  # sections are in this order
-    extra = {"run": run.name, **joined}
+    extra, judged = {"run": run.name, **joined}, verdict_of(run)
+    caveat = (judged.caveat or "") if judged else ""
     files = write_bundle(
-        folder, model, bag, explanation, score=score, ground=ground, classes=classes, origin=origin, extra=extra
-    )
+        folder, model, bag, explanation, score=score, ground=ground, classes=classes, origin=origin, caveat=caveat,
+        doubtful=judged is not None and not judged.told, extra=extra,
+    )  # fmt: skip
     if json:
         whose = {
             "fold": speaker.fold,
             "seed": None if speaker.seed is None else speaker.seed.number,
             "set": speaker.sets.get(bag.bag_id),
+            "caveat": caveat or None,
         }
         print(json_module.dumps(summary(explanation) | whose | {"files": [str(file) for file in files]}, indent=2))
         return 0
-    show_explanation(bag, model.name, explanation, classes, files, origin)
+    show_explanation(bag, model.name, explanation, classes, files, origin, caveat)
     return 0
 
 

@@ -16,11 +16,17 @@ SHOWN_PAIRS, SHOWN_SUMS = 8, 6
 
 
 def show_explanation(
-    bag: Bag, model: str, explanation: Explanation, classes: Sequence[str], files: Sequence[Path], origin: str = ""
+    bag: Bag,
+    model: str,
+    explanation: Explanation,
+    classes: Sequence[str],
+    files: Sequence[Path],
+    origin: str = "",
+    caveat: str = "",
 ) -> None:
     """The sum, what came from distance, the pairs (or, where none decided, sums over many), and the files last.
 
-    origin: which model of the run explains, and what the bag was to it.
+    origin: which model of the run explains, and what the bag was to it; caveat: what the run has not shown.
     """
     from rich.console import Console
 
@@ -32,6 +38,8 @@ def show_explanation(
     console.print(f"{bag.bag_id}: {len(bag):,} instances, {model}, method {explanation.method}")
     if origin:
         console.print(origin)
+    if caveat:
+        console.print(f"Caveat of the run: {caveat}", soft_wrap=True)
     console.print(
         f"Logit of class {class_name(explanation.target, classes)} {explanation.logit:+.4f} = {explanation.bias:+.4f} "
         f"{total:+.4f} from instances (rest {explanation.residual:+.1e})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -258,11 +259,16 @@ def distances(run: Path, output: Path | None, json: bool) -> int:
     from dasmil.attribution.ground import UNIT_SYMBOL
     from dasmil.report.phi import phi_figure, phis
     from dasmil.report.style import save_png
+    from dasmil.runs import verdict_of
 
     models = models_of(run)
     rows = learned_distances(models)
+    judged = verdict_of(run)
+    if judged is not None and judged.caveat:
+        print(f"Caveat of the run: {judged.caveat}", file=sys.stderr)
     if output is not None:
-        save_png(phi_figure(phis(models)), output / "learned-distance.png")
+        doubtful = judged is not None and not judged.told
+        save_png(phi_figure(phis(models), doubtful=doubtful), output / "learned-distance.png")
         write_json(output / "learned-distance.json", [asdict(row) for row in rows])
     if json:
         print(json_module.dumps([asdict(row) for row in rows], indent=2))

@@ -64,6 +64,7 @@ def plan(
         Print the plan as JSON.
     """
     from dasmil.cli.assignments import parse_assignments
+    from dasmil.data.showing import Showing, showing_text, what_shows
     from dasmil.engine.progress import duration
     from dasmil.errors import InputError
     from dasmil.study.settings import gather_settings
@@ -80,6 +81,8 @@ def plan(
         raise InputError(f"--spacing-um is {spacing_um:g}, expected a length above 0")
     chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
     radius, neighbours = chosen.options.get("radius"), None
+    shows: list[Showing] = []
+    told = ""
     if sizes:
         width = in_features
         neighbours = None if radius is None else math.pi * (radius / spacing_um) ** 2
@@ -93,12 +96,15 @@ def plan(
 
             neighbours = neighbours_within(loaded, radius)
             spacing_um = radius * (math.pi / neighbours) ** 0.5
+        shows = what_shows(loaded.patients, loaded.labels, loaded.splits, loaded.classes)
+        told = showing_text(shows, loaded.classes)
     else:
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
     given = Given(chosen.preset, chosen.options, chosen.training)
     job = prepare(model, Outline(len(sizes), (width,), "um"), given)
     found = make_plan(job, sizes, seeds=seeds, memory_gb=memory_gb, threads=threads, spacing=spacing_um, on_probe=_say)
     answer = {"model": model, "bags": len(sizes), "largest": max(sizes), "neighbours": neighbours, **found.as_json()}
+    answer["shows"] = [part.as_json() for part in shows]
     if check:
         measured = measure(job, max(sizes), seeds=seeds, threads=threads, spacing=spacing_um)
         answer["check"] = {
@@ -133,6 +139,8 @@ def plan(
     print(f"peak memory         {found.peak_bytes / gb:.2f} GB ({found.held_bytes / gb:.2f} GB of it bags)")
     more = " or more" if found.largest_bag == LARGEST_ANSWER else ""
     print(f"largest bag         {found.largest_bag:,}{more} instances fit into {found.memory_limit / gb:.1f} GB")
+    if told:
+        print(told)
     if found.peak_bytes > found.memory_limit:
         print("This does not fit: use --max-instances, fewer --seeds, or a machine with more memory.")
     if check:

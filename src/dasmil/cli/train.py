@@ -43,6 +43,7 @@ def train(
     device: str | None = None,
     set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     tensorboard: Annotated[bool, Parameter(negative="")] = False,
+    baselines: bool = True,
     engine: EngineArguments = EngineArguments(),  # noqa: B008
     resume: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -102,6 +103,9 @@ def train(
         Any option of the model or setting of training, as name=value: --set hidden=20 --set clip=1.0
     tensorboard
         Also write TensorBoard events.
+    baselines
+        Of one's own bags: also fit three rules without a network on the same training bags (seconds), which the report
+        has beside the model; --no-baselines leaves them out.
     resume
         Go on with the run in --out after an interruption.
     json
@@ -111,6 +115,7 @@ def train(
 
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.training_display import Display, print_summary, say
+    from dasmil.cli.verdict_display import print_verdict
     from dasmil.errors import InputError
     from dasmil.study.data import StudyData
     from dasmil.study.notes import silent
@@ -139,7 +144,7 @@ def train(
         try:
             run = train_study(
                 source, name, folder, chosen, seeds=seeds, engine=None if engine.in_this_process else spread,
-                resume=resume, note=silent if quiet else say, watch=unseen if quiet else Display,
+                baselines=baselines, resume=resume, note=silent if quiet else say, watch=unseen if quiet else Display,
             )  # fmt: skip
         except KeyboardInterrupt:
             return _interrupted(folder)
@@ -148,9 +153,13 @@ def train(
         elif json:
             import json as json_module
 
-            print(json_module.dumps({"run": str(folder), "report": str(run.report), **run.summary}, indent=2))
+            from dasmil.runs import read_baselines, verdict
+
+            found = {"verdict": verdict(run).as_json(), "baselines": read_baselines(run.path)}
+            print(json_module.dumps({"run": str(folder), "report": str(run.report), **run.summary, **found}, indent=2))
         else:
             print_summary(run.summary, run.classes)
+            print_verdict(run)
             print(run.report)
         return 1 if "left_out" in run.data else 0
 

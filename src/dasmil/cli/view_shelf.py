@@ -24,7 +24,7 @@ def run_shelf(
     find_picture: FindPicture,
 ) -> Shelf:
     """The bags that a run has scored, with all its models and those of other runs to compare with."""
-    from dasmil.runs import Run, speakers
+    from dasmil.runs import Run, speakers, verdict
     from dasmil.viewer.shelf import Shelf
 
     stored = Run.read(run)
@@ -37,7 +37,7 @@ def run_shelf(
     classes = stored.origin.get("classes")
     return Shelf(
         f"{stored.model} on {data}", f"{run.name}, {who}", [*_voices(found), *_other_voices(others)], entries,
-        tuple(map(str, classes)) if classes else None,
+        tuple(map(str, classes)) if classes else None, verdict(stored).caveat or "",
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from dasmil.data.labels import LabelRow
 from dasmil.data.match import Match, candidate, check_trainable, match_labels, one_class_parts, shortened
 from dasmil.data.positive import positive_text
 from dasmil.data.scale import Scale, Scales
+from dasmil.data.showing import Showing, showing_text, what_shows
 from dasmil.errors import DasmilError
 
 Level = Literal["error", "warning"]
@@ -41,6 +42,8 @@ class Checkup:
     findings: list[Finding]
     rules: dict[str, int]
     cohort: list[str] = field(default_factory=list)
+    shows: list[dict[str, Any]] = field(default_factory=list)
+    """What a cohort of this size can show, for machines; `cohort` says it in words."""
 
     @property
     def healthy(self) -> bool:
@@ -83,11 +86,13 @@ def check_bags(
     if unused:
         findings.append(Finding("warning", "scale table", f"{len(unused)} rows without a slide: {shortened(unused)}"))
     cohort: list[str] = []
+    shows: list[Showing] = []
     if labels is not None:
-        cohort, more = _check_labels(files, labels, positive)
+        cohort, shows, more = _check_labels(files, labels, positive)
         findings += more
     order = {"error": 0, "warning": 1}
-    yield Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort)
+    yield Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort,
+                  [part.as_json() for part in shows])  # fmt: skip
 
 
 def _check_file(path: Path, scale: Scale) -> tuple[dict[str, Any], list[Finding], str | None]:
@@ -209,11 +214,11 @@ def _alike_values(found: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
 
 def _check_labels(
     files: Sequence[Path], labels: Sequence[LabelRow], positive: str | None
-) -> tuple[list[str], list[Finding]]:
+) -> tuple[list[str], list[Showing], list[Finding]]:
     try:
         matched = match_labels([candidate(path) for path in files], labels, positive=positive)
     except DasmilError as error:
-        return [], [Finding("error", "labels", str(error))]
+        return [], [], [Finding("error", "labels", str(error))]
     report = matched.report
     findings: list[Finding] = [Finding("warning", "labels", line) for line in (*report.unmatched, *report.overruled)]
     try:
@@ -225,8 +230,17 @@ def _check_labels(
         findings += _check_splits(matched)
     else:
         findings += [Finding("warning", "few patients", line) for line in _few_patients(matched)]
-    said = positive_text(matched.classes, "as given" if positive else "")
-    return [*report.lines()[:1], *filter(None, [said])], findings
+    said, shows = positive_text(matched.classes, "as given" if positive else ""), _shows(matched)
+    return [*report.lines()[:1], *filter(None, [said, showing_text(shows, matched.classes)])], shows, findings
+
+
+def _shows(matched: Match) -> list[Showing]:
+    splits: dict[str, list[int]] = {}
+    for number, slide in enumerate(matched.slides):
+        if slide.split:
+            splits.setdefault(slide.split, []).append(number)
+    patients = [slide.patient or f"slide {slide.name}" for slide in matched.slides]
+    return what_shows(patients, [slide.label for slide in matched.slides], splits, matched.classes)
 
 
 def _check_splits(matched: Match) -> Iterator[Finding]:

@@ -10,6 +10,9 @@ import numpy as np
 
 from dasmil.errors import InputError, shown
 
+VAL_SHARE, TEST_SHARE = 0.15, 0.15
+"""Of the patients, where a label table does not say who validates and tests; a fold validates so much of the rest."""
+
 
 @dataclass(frozen=True)
 class Fold:
@@ -35,10 +38,6 @@ def split_patients(
             f"{len(set(patients))} patients are too few for the shares {dict(shares)}: {short[0]} would be empty"
         )
     return found
-
-
-VAL_SHARE = 0.15
-"""Of the bags that a fold does not test: those that validate; all others train."""
 
 
 def make_folds(

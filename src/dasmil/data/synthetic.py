@@ -25,8 +25,9 @@ class MadeCohort:
 
     A slide is positive iff a tile of the first tissue type lies within ``distance_um`` of a tile of the second.
     The number and size of the islands of either type, and all features, are drawn before the label is known: a model
-    that is blind to coordinates can do no better than chance. Features of a tissue type have mean square one, plus
-    noise. Nearest pairs keep ``margin`` away from the distance.
+    that is blind to coordinates can do no better than chance. Features of a tissue type have the root mean square
+    ``separation``, plus noise in every one of them, plus a ``shift`` of the whole slide (stain, scanner), drawn at
+    random. Nearest pairs keep ``margin`` away from the distance.
     """
 
     distance_um: float = 1500.0
@@ -37,6 +38,8 @@ class MadeCohort:
     island_tiles: tuple[int, int] = (3, 8)
     in_features: int = 768
     noise: float = 0.2
+    separation: float = 1.0
+    shift: float = 0.0
 
     def __post_init__(self) -> None:
         if self.distance_um <= 2 * self.tile_um:
@@ -61,7 +64,10 @@ class MadeCohort:
         ]
         kinds = self._place(grid, first, second, label, rng)
         direction = _directions(self.in_features)
-        features = direction[kinds] + self.noise * rng.standard_normal((n, self.in_features), dtype=np.float32)
+        features = self.separation * direction[kinds]
+        features += self.noise * rng.standard_normal((n, self.in_features), dtype=np.float32)
+        if self.shift:
+            features += self.shift * rng.standard_normal(self.in_features, dtype=np.float32)
         coords = (grid + 0.5) * self.tile_um
         near = _pair_distance(grid, kinds) * self.tile_um <= self.distance_um
         key = np.zeros(n, dtype=bool)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dasmil.errors import InputError
 from dasmil.report import figures
+from dasmil.report.baselines import baselines_section
 from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.figures import Score
 from dasmil.report.page import Cell, Column, FoldedText, Headline, Page, Picture, Section, Table, picture, write_page
@@ -26,7 +27,7 @@ from dasmil.report.words import (
     seeds_text,
     stuck_notice,
 )
-from dasmil.runs import REPORT, Run
+from dasmil.runs import REPORT, Run, verdict
 from dasmil.vocabulary import METRICS
 
 RUN_COLOURS = (ACCENT, GREY, ORANGE)
@@ -83,20 +84,22 @@ def comparison_page(
         caption = f"AUROC with its 95 % interval; {split}, {scored_bags(scored)}."
         separation.append(picture(figures.roc(curves), "ROC curves", caption))
     separation += [p for run in runs if (p := confusion_picture(run, split, f"{display_name(run.model)}: confusion"))]
+    judged = verdict(first)
     measured = f"Measured on {split}: {scored_bags(scored)}{positive_bags(scored)}; {seeds_text(first)} each."
     return Page(
         title=lead,
         kicker="dasmil report",
         lead=lead,
         headlines=[_headline(run, split, colour) for run, colour in coloured],
-        remarks=[*remarks, measured],
-        notices=[
+        remarks=[*remarks, measured, *filter(None, [judged.against_baselines])],
+        notices=[*([] if judged.told else [judged.text]), *(
             f"{display_name(run.model)}: {text}"
             for run in runs for text in (stuck_notice(run), chance_notice(run)) if text
-        ],
+        )],
         sections=[
             Section(f"What {display_name(first.model)} uses", text=_explanation(truth), pictures=explaining),
             Section("Scores", tables=[_scores(coloured, split, paper)], pictures=_dots(coloured, split, paper)),
+            *([baselines_section(first, judged)] if judged.baselines else []),
             Section("Learning curves", pictures=learning_pictures(coloured)),
             Section("How well they separate the bags", pictures=separation),
             bags_section(first, f"Predictions of {display_name(first.model)}."),

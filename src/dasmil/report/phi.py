@@ -70,11 +70,12 @@ def phi_figure(
     reach: float | None = None,
     truth: Truth | None = None,
     pairs: Sequence[Pair] = (),
+    doubtful: bool = False,
 ) -> Figure:
     """phi(delta) of every seed and head over the distance, with the true threshold where it is known.
 
     reach: of the axis, by default as far as phi changes and pairs lie; pairs: dots at their distances, sized by
-    contribution.
+    contribution; doubtful: the model is not told from chance, which the title says in place of a learned distance.
     """
     unit = UNIT_SYMBOL.get(functions[0].unit, functions[0].unit)
     shown = [p for p in pairs if p.distance is not None and p.i != p.j][:SHOWN_PAIRS]
@@ -88,12 +89,13 @@ def phi_figure(
             axis.plot(x, function(x), color=HEAD_COLOURS[function.head % len(HEAD_COLOURS)], linewidth=1.3,
                       alpha=0.9 if len(functions) < 3 else 0.65,
                       linestyle=(0, (4, 2)) if function.stuck else "-")  # fmt: skip
-        _name_midpoints(axis, functions, reach, unit)
+        if not doubtful:
+            _name_midpoints(axis, functions, reach, unit)
         _draw_pairs(axis, shown)
         axis.set(xlim=(0, reach), xlabel=f"distance δ ({unit})", ylabel="φ(δ)")
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, -0.03), max(high, 1.03))
-        title = "Learned φ(δ)"
+        title = "φ(δ) of a model not told from chance" if doubtful else "Learned φ(δ)"
         if shown:
             title += f", the {len(shown)} strongest pairs (orange: for, blue: against)"
         axis.set_title(title, fontsize=FONT - 1 if shown else FONT)

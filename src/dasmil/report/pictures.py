@@ -12,7 +12,7 @@ from dasmil.report.page import Picture, picture
 from dasmil.report.phi import Phi, Truth, phi_figure
 from dasmil.report.style import ACCENT, CLASS_COLOURS
 from dasmil.report.words import bags_text, decimal, display_name, interval_text, seed_name
-from dasmil.runs import Predictions, Run
+from dasmil.runs import Predictions, Run, verdict
 from dasmil.stats import Roc, confusion_counts, roc_curve
 from dasmil.vocabulary import UNIT_SYMBOL
 
@@ -90,8 +90,11 @@ def calibration_picture(run: Run, split: str) -> Picture | None:
     return picture(figures.calibration(bins), f"Calibration, {split}", caption)
 
 
-def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
-    """phi(delta) of every seed, layer and head; None for models without learned distances."""
+def phi_picture(run: Run, truth: Truth | None = None, doubt: str = "") -> Picture | None:
+    """phi(delta) of every seed, layer and head; None for models without learned distances.
+
+    doubt: the verdict on a model that is not told from chance; it stands in place of where phi is halfway.
+    """
     rows = [
         (part.options, seed, row)  # each fold has the distance scale of its own training bags
         for part in run.folds or [run]
@@ -122,25 +125,37 @@ def phi_picture(run: Run, truth: Truth | None = None) -> Picture | None:
     )
     per = f"seed{' and fold' if run.folds else ''}{' and head' if heads > 1 else ''}"
     caption = f"What the model learned about distance, one line per {per}. {text}."
+    if doubt:
+        caption = f"{doubt} These lines, one per {per}, are where training left them and show no distance that counts."
     if truth:
         side = "farther" if truth.farther else "nearer"
         caption += f" Shaded: pairs {side} than {truth.distance:g} {symbol} make a bag positive."
-    return picture(phi_figure(functions, reach, truth), "Learned distance function phi", caption)
+    return picture(phi_figure(functions, reach, truth, doubtful=bool(doubt)), "Learned distance function phi", caption)
 
 
 def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
-    """phi(delta) as it was learned, and how its midpoint moved while training; empty for models without."""
-    phi = phi_picture(run, truth)
+    """phi(delta) as it was learned, and how its midpoint moved while training; empty for models without.
+
+    Of a model that is not told from chance they come with that verdict.
+    """
+    judged = verdict(run)
+    phi = phi_picture(run, truth, "" if judged.told else judged.text)
     series = _series([(run, ACCENT)], "midpoint_0")
     if phi is None or not series:
         return [phi] if phi else []
     unit = UNIT_SYMBOL.get(str(run.all_seeds[0].distances[0]["unit"]), "")
     label = f"true {truth.distance:g} {unit}" if truth else ""
     panel = Panel(
-        "Learned distance θ", f"θ ({unit})", series, truth=truth.distance if truth else None, truth_label=label
+        "Learned distance θ" if judged.told else "θ of a model not told from chance",
+        f"θ ({unit})",
+        series,
+        truth=truth.distance if truth else None,
+        truth_label=label,
     )
     heads = ", first head" if len(run.all_seeds[0].distances) > 1 else ""
     caption = f"Where φ is halfway, epoch by epoch{heads}."
+    if not judged.told:
+        caption += " The model is not told from chance."
     return [phi, picture(figures.learning_curve(panel, 410, 320), "Learned distance by epoch", caption)]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dasmil.attribution.distance import told_distances
+from dasmil.report.advice import advice_section
+from dasmil.report.baselines import baselines_section
 from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.page import Page, Section
 from dasmil.report.pictures import (
@@ -30,7 +32,7 @@ from dasmil.report.words import (
     seeds_text,
     stuck_notice,
 )
-from dasmil.runs import Run
+from dasmil.runs import Run, verdict
 
 
 def run_page(run: Run) -> Page:
@@ -49,6 +51,9 @@ def run_page(run: Run) -> Page:
     else:
         sections.insert(0, Section("How well it separates the bags", pictures=scoring))
     sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
+    judged = verdict(run)
+    sections.insert(1 if explaining or scoring else 0, baselines_section(run, judged))
+    sections.insert(0, advice_section(run, judged))
     folds = folds_section(run, split)
     if folds:
         sections.append(folds)
@@ -56,12 +61,21 @@ def run_page(run: Run) -> Page:
     return Page(
         title=f"{display_name(run.model)} on {run.dataset}",
         kicker=f"dasmil report, {run.path.resolve().name}",
-        lead=lead_sentence(run),
+        lead=judged.first_sentence or lead_sentence(run),
         headlines=[headline(run, split, "auroc"), headline(run, split, "balanced_accuracy")],
-        remarks=[result_remark(run, split)],
+        remarks=[
+            *([lead_sentence(run)] if judged.first_sentence else []),
+            result_remark(run, split),
+            *([judged.against_baselines] if judged.against_baselines and not judged.outdone else []),
+        ],
         notices=[
             text[0].upper() + text[1:]
-            for text in (stuck_notice(run), chance_notice(run), no_test_notice(split))
+            for text in (
+                judged.text if judged.outdone and not judged.told else None,
+                stuck_notice(run),
+                chance_notice(run),
+                no_test_notice(split),
+            )
             if text
         ],
         sections=[

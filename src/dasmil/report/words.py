@@ -8,6 +8,7 @@ from typing import Any
 
 from dasmil.runs import Run, Seed
 from dasmil.stats import FEWEST
+from dasmil.vocabulary import model_title as display_name  # noqa: F401
 
 
 def decimal(value: Any, places: int = 3) -> str:
@@ -67,11 +68,6 @@ def too_few_text(splits: Mapping[str, Mapping[str, Any]]) -> str:
 def interval_text(interval: Sequence[Any] | None) -> str:
     """ "0.95-0.98", or empty."""
     return f"{decimal(interval[0])}–{decimal(interval[1])}" if interval and None not in interval else ""
-
-
-def display_name(model: str) -> str:
-    """The model's name as a reader knows it."""
-    return {"das-mil": "DAS-MIL", "sa": "Self-attention"}.get(model, model)
 
 
 def seeds_text(run: Run) -> str:

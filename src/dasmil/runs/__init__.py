@@ -1,5 +1,6 @@
 """The run directory: its one reader, its one writer, its schemas."""
 
+from dasmil.runs.baselines import baseline_predictions, baseline_record, read_baselines, write_baselines
 from dasmil.runs.layout import (
     REPORT,
     find_model,
@@ -13,8 +14,9 @@ from dasmil.runs.layout import (
 from dasmil.runs.loading import load_model
 from dasmil.runs.predictions import Predictions
 from dasmil.runs.run import Run, Seed, origin_of, read_config, read_summary, seed_of
-from dasmil.runs.schema import DataRecord, Origin, RunConfig, Scores, SeedStatus, Summary
+from dasmil.runs.schema import BaselineScores, DataRecord, Origin, RunConfig, Scores, SeedStatus, Summary
 from dasmil.runs.speakers import Speaker, speaker_for, speakers
+from dasmil.runs.verdict import Verdict, verdict, verdict_of
 from dasmil.runs.writer import (
     RunWriter,
     check_kind,
@@ -26,9 +28,10 @@ from dasmil.runs.writer import (
 )
 
 __all__ = [
-    "REPORT", "DataRecord", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus",
-    "Speaker", "Summary", "check_kind", "find_model", "fold_folder", "forget_folds", "is_begun", "is_finished",
-    "last_checkpoint", "load_model", "model_files", "note_in_data", "origin_of", "read_config", "read_summary",
-    "runs_below", "seed_models", "seed_of", "speaker_for",
-    "speakers", "versions", "write_fold_summary_file",
+    "REPORT", "BaselineScores", "DataRecord", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores",
+    "Seed", "SeedStatus", "Speaker", "Summary", "Verdict", "baseline_predictions", "baseline_record", "check_kind",
+    "find_model", "fold_folder", "forget_folds", "is_begun", "is_finished", "last_checkpoint", "load_model",
+    "model_files", "note_in_data", "origin_of", "read_baselines", "read_config", "read_summary", "runs_below",
+    "seed_models", "seed_of", "speaker_for", "speakers", "verdict", "verdict_of", "versions", "write_baselines",
+    "write_fold_summary_file",
 ]  # fmt: skip

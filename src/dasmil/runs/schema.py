@@ -134,6 +134,29 @@ class Summary(_Record):
     folds: NotRequired[int]
 
 
+class Difference(_Record):
+    """AUROC of the model minus that of a baseline on the same bags, and its 95 % interval from paired resamples."""
+
+    difference: Number
+    interval: list[Number]
+
+
+class BaselineScores(_Record):
+    """A baseline that was fitted on the training bags of a run: what it is, its scores, the model against it."""
+
+    title: str
+    sees: str
+    splits: dict[str, Scores]
+    against: dict[str, Difference]
+
+
+class BaselineRecord(_Record):
+    """baselines.json: every baseline by name; fingerprint: of the bags that the run was trained on."""
+
+    fingerprint: str
+    baselines: dict[str, BaselineScores]
+
+
 class SeedStatus(_Record):
     """status.json of a seed: whether it fitted its training bags, its attempts, the distances it learned."""
 

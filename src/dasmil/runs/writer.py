@@ -178,7 +178,7 @@ def write_fold_summary_file(path: Path, summary: Mapping[str, Any]) -> None:
 
 def forget_folds(path: Path) -> None:
     """Remove the summary over folds, and the page about it, when folds were replaced."""
-    for name in (layout.SUMMARY, layout.REPORT):
+    for name in (layout.SUMMARY, layout.REPORT, f"{layout.BASELINES}/scores.json"):
         (path / name).unlink(missing_ok=True)
 
 

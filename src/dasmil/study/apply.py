@@ -16,6 +16,7 @@ from dasmil.models.base import MILModel
 from dasmil.report import write_report
 from dasmil.runs import Run
 from dasmil.stats import probabilities, summarise
+from dasmil.study.baselines import baselines_again
 from dasmil.study.held_out import run_sets
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import labelled_bags, unlabelled_bags
@@ -57,6 +58,8 @@ def evaluate(
     own = "cohort" in stored.origin
     summary = evaluate_run(Run.read(stored.path), sets, keep=own)
     if own:
+        if not stored.folds:
+            baselines_again(stored.path, sets)
         write_report(stored.path)
     return summary
 

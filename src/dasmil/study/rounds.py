@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dasmil.data.splits import TEST_SHARE, VAL_SHARE
 from dasmil.errors import InputError
 from dasmil.study.notes import Note, silent
 from dasmil.study.scale import noted
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
     from dasmil.data.labels import LabelRow
     from dasmil.types import Bag
-
-TEST_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def fold_rounds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any], n
 
 def assign_splits(cohort: Cohort, seed: int) -> dict[str, list[int]]:
     """Bag numbers of train, val and test; what the label table leaves open is drawn by patient, stratified."""
-    from dasmil.data.splits import VAL_SHARE, split_patients
+    from dasmil.data.splits import split_patients
 
     parts = cohort.splits
     if not parts:

@@ -113,7 +113,8 @@ def search_study(
         _train_final(question.model, rounds, final, seeds)
     else:
         train_on_engine(final, rounds, source, question.model, out, seeds=seeds, engine=engine)
-    return SearchOutcome(finish(folders[0] if len(rounds) == 1 else out, len(rounds)), record)
+    run = finish(out, rounds, folder=folders[0] if len(rounds) == 1 else None, note=note)
+    return SearchOutcome(run, record)
 
 
 def _ranked(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dasmil.errors import InputError
 from dasmil.report import write_report
 from dasmil.runs import Run, check_kind, fold_folder, is_begun
+from dasmil.study.baselines import add_baselines
 from dasmil.study.data import StudyData
 from dasmil.study.folds import write_fold_summary
 from dasmil.study.held_out import opened_tests
@@ -39,6 +40,7 @@ def train_cohort(
     recipe: str | None = None,
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
+    baselines: bool = True,
     resume: bool = False,
     note: Note = silent,
     watch: Watch = unseen,
@@ -50,11 +52,15 @@ def train_cohort(
 
     The test set stays locked until `dasmil.evaluate`, or ``test=True`` scores it right after training; either is
     counted. options: of the model; settings: any field of TrainingConfig (epochs, lr, ...), on top of ``recipe``.
-    resume: go on with the run in ``out``. note, watch: take what is said, and the progress of every round.
+    baselines: of one's own bags, fit the rules of `dasmil.baselines` on the training bags too; the report has them
+    beside the model. resume: go on with the run in ``out``. note, watch: take what is said, and the progress of every
+    round.
     """
     spec = _study_data(data, recipe=recipe, protocol=protocol, split_seed=split_seed, open_test=test)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
-    return train_study(spec, model, Path(out), chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+    return train_study(
+        spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, resume=resume, note=note, watch=watch
+    )
 
 
 def cross_validate(
@@ -68,6 +74,7 @@ def cross_validate(
     recipe: str | None = None,
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
+    baselines: bool = True,
     engine: EngineOptions | None = None,
     resume: bool = False,
     note: Note = silent,
@@ -85,13 +92,15 @@ def cross_validate(
         spec = _study_data(data, recipe=recipe, split_seed=split_seed, folds=folds)
         chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
         return train_study(
-            spec, model, Path(out), chosen, seeds=seeds, engine=engine, resume=resume, note=note, watch=watch
-        )
+            spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, engine=engine, resume=resume, note=note,
+            watch=watch,
+        )  # fmt: skip
     if engine is not None:
         raise InputError("bags in memory cannot be sent to an engine: give a CohortSpec that says where they are")
     chosen = gather_settings(model, recipe, preset, settings, options or {})
     rounds = bag_rounds(data, folds, split_seed, note)
-    return _train_here(rounds, model, Path(out), chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+    _train_here(rounds, model, Path(out), chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+    return finish(Path(out), rounds, baselines=baselines, note=note)
 
 
 def train_study(
@@ -101,6 +110,7 @@ def train_study(
     chosen: Settings,
     *,
     seeds: int,
+    baselines: bool = True,
     engine: EngineOptions | None = None,
     resume: bool = False,
     note: Note = silent,
@@ -109,7 +119,8 @@ def train_study(
     """Train on whatever the source gives: in this process, or its folds on an engine; then summary and report."""
     rounds = spec.rounds(note)
     if engine is None:
-        return _train_here(rounds, model, out, chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+        _train_here(rounds, model, out, chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+        return finish(out, rounds, baselines=baselines, note=note)
     if len(rounds) > 1:
         check_kind(out, len(rounds))
     folders = {k: (fold_folder(out, k), chosen) for k in range(len(rounds))}
@@ -117,13 +128,24 @@ def train_study(
     if begun and not resume:
         raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
     train_on_engine(folders, rounds, spec.as_record(), model, out, seeds=seeds, engine=engine)
-    return finish(out, len(rounds))
+    return finish(out, rounds, baselines=baselines, note=note)
 
 
-def finish(out: Path, rounds: int) -> Run:
-    """The summary over folds, if there are any, and the report of a trained run."""
-    if rounds > 1:
-        write_fold_summary(out, rounds)
+def finish(
+    out: Path, rounds: Sequence[Round], *, folder: Path | None = None, baselines: bool = True, note: Note = silent
+) -> Run:
+    """The baselines, the summary over folds, if there are any, and the report of a trained run.
+
+    folder: of a single round, where it is not ``out``.
+    """
+    if len(rounds) > 1:
+        write_fold_summary(out, len(rounds))
+        folders = [fold_folder(out, number) for number in range(len(rounds))]
+    else:
+        out = folder or out
+        folders = [out]
+    if baselines:
+        add_baselines(out, rounds, folders, note)
     write_report(out)
     return Run.read(out)
 
@@ -138,7 +160,7 @@ def _train_here(
     resume: bool,
     note: Note,
     watch: Watch,
-) -> Run:
+) -> None:
     from dasmil.train.fit import fit
 
     if len(rounds) > 1:
@@ -151,7 +173,6 @@ def _train_here(
                 out=folder, resume=resume, tests=opened_tests(part, folder, note), data=part.data,
                 on_epoch=watcher.epoch, note=watcher.note, **chosen.training,
             )  # fmt: skip
-    return finish(out, len(rounds))
 
 
 def _study_data(data: Data, **how: Any) -> StudyData:

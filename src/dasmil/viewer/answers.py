@@ -119,7 +119,7 @@ def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
         "told": shelf.told(chosen),
         "groups": _groups(opened),
         "has_ids": opened.names.has_ids,
-        "warnings": list(opened.warnings),
+        "warnings": [*([f"Caveat of the run: {shelf.caveat}"] if shelf.caveat else []), *opened.warnings],
     }
 
 

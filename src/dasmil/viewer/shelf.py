@@ -109,7 +109,9 @@ class Shelf:
         voices: MILModel | Sequence[Voice],
         entries: list[Entry],
         classes: tuple[str, ...] | None = None,
+        caveat: str = "",
     ) -> None:
+        self.caveat = caveat  # what the run has not shown: it stands with every bag
         self.title = title
         self.subtitle = subtitle
         self.voices = [Voice("", lambda: voices)] if isinstance(voices, MILModel) else list(voices)

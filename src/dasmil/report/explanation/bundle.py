@@ -28,11 +28,14 @@ def write_bundle(
     ground: Ground | None = None,
     classes: Sequence[str] = (),
     origin: str = "",
+    caveat: str = "",
+    doubtful: bool = False,
     extra: dict[str, object] | None = None,
 ) -> list[Path]:
     """Write page, PNG maps, CSV, JSON and, where level-0 pixels are known, GeoJSON; returns the files, page first.
 
-    classes: their names, for the page; origin: which model of a run explains, and what the bag was to it.
+    classes: their names, for the page; origin: which model of a run explains, and what the bag was to it; caveat: what
+    its run has not shown; doubtful: it is not told from chance.
     """
     layout = layout_of(bag, ground)
     values = explanation.scores[score].double().cpu().numpy()
@@ -57,6 +60,7 @@ def write_bundle(
     page = folder / "explanation.html"
     write_page(
         page, model, bag, explanation, score=score, picture=picture, tiles=tiles, lines=bool(joined),
-        pictured=ground is not None, classes=classes, origin=origin, files=[file.name for file in files], extra=extra,
+        pictured=ground is not None, classes=classes, origin=origin, caveat=caveat, doubtful=doubtful,
+        files=[file.name for file in files], extra=extra,
     )  # fmt: skip
     return [page, *files]

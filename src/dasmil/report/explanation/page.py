@@ -41,13 +41,16 @@ def write_page(
     pictured: bool,
     classes: Sequence[str] = (),
     origin: str = "",
+    caveat: str = "",
+    doubtful: bool = False,
     files: Sequence[str] = (),
     extra: dict[str, object] | None = None,
 ) -> None:
     """Write the page around a map of `score` and, where there are any, pictures of tiles.
 
     lines: whether pairs are joined on the map; pictured: whether there is a slide under it; classes: their names;
-    origin: which model of a run explains, and what the bag was to it;
+    origin: which model of a run explains, and what the bag was to it; caveat: what its run has not shown;
+    doubtful: it is not told from chance;
     extra: more of the folded configuration.
     """
     environment = Environment(
@@ -65,6 +68,7 @@ def write_page(
                 phis([model], last),
                 truth=Truth(float(truth), bool(bag.metadata.get("farther"))) if truth else None,
                 pairs=explanation.pairs,
+                doubtful=doubtful,
             ),
             "The learned function phi of distance, with the distances of the strongest pairs",
         )
@@ -76,6 +80,7 @@ def write_page(
         css=css_variables(),
         sentence=_sentence(model, bag, explanation, classes),
         origin=f"Model: {origin}." if origin else "",
+        caveat=caveat,
         result=_result(model, explanation),
         result_note=_result_note(model, explanation, classes),
         sum_line=_sum_line(explanation),

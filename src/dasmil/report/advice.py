@@ -1,0 +1,86 @@
+"""What to do when a run found nothing, or less than a simple rule: commands for the next try, and what was tried."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from dasmil.report.page import Column, Section, Table
+from dasmil.report.words import plural
+from dasmil.runs import Run, Verdict
+
+BLIND = "mean-pool"  # the model that sees composition and no positions
+
+
+def advice_section(run: Run, judged: Verdict) -> Section:
+    """Commands that are worth running next; empty for runs that need none."""
+    title = "What to do next"
+    steps = next_steps(run, judged)
+    if not steps:
+        return Section(title)
+    rows = [[why, command] for why, command in steps]
+    return Section(title, text=[tried(run, judged)], tables=[Table([Column("Why"), Column("Command")], rows)])
+
+
+def tried(run: Run, judged: Verdict) -> str:
+    """What the command has already tried."""
+    starts = sum(
+        1 + len(attempt.get("preferred_to") or ())
+        for seed in run.all_seeds
+        for attempt in seed.status.get("attempts") or [{}]
+    )
+    rules = f", and {len(judged.baselines)} rules without a network" if judged.baselines else ""
+    return (
+        f"Tried already: {plural(len(run.all_seeds), 'run')} from {plural(starts, 'start')} that competed{rules}. "
+        "More epochs or another seed alone will hardly help."
+    )
+
+
+def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
+    """Why, and the command; for runs on one's own files that found nothing, or less than a baseline."""
+    cohort = run.origin.get("cohort")
+    if cohort is None or judged.first_sentence is None:
+        return []
+    steps = []
+    best = judged.best if judged.best is not None and judged.baseline_told(judged.best) else None
+    if best in ("mean", "composition") and run.model != BLIND:
+        steps.append((
+            "A rule that sees no positions does as well: take the model that sees none; distance may not count.",
+            _train(cohort, run.origin, f"{run.path}-{BLIND}", "--model", BLIND),
+        ))  # fmt: skip
+    if best == "pairs":
+        steps.append((
+            "How near two types of instances come tells the classes apart, which this run missed: start it with more "
+            "seeds, and report the rule.",
+            _train(cohort, run.origin, f"{run.path}-seeds", "--model", run.model, "--seeds", "5"),
+        ))  # fmt: skip
+    if not run.folds and not judged.told:
+        steps.append((
+            "A few held-out bags tell little: folds score every bag once.",
+            _train(cohort, run.origin, f"{run.path}-folds", "--model", run.model, "--folds", "5", "--seeds", "3"),
+        ))  # fmt: skip
+    if best is None:
+        steps.append((
+            "Neither the model nor a rule finds anything: look for wrong labels and scales, and whether the cohort is "
+            "large enough.",
+            shlex.join(["dasmil", "doctor", *_where(cohort, ("mpp", "tile_um", "scale_table"))]),
+        ))  # fmt: skip
+        steps.append(("Other features may hold what these do not: see which encoders there are.", "dasmil encoders"))
+    return steps
+
+
+def _train(cohort: Mapping[str, Any], origin: Mapping[str, Any], out: str, *more: str) -> str:
+    given = [name for name in cohort if name not in ("bags", "labels", "categories")]
+    seed = ["--split-seed", str(origin["split_seed"])] if origin.get("split_seed") else []
+    return shlex.join(["dasmil", "train", "--bags", *_where(cohort, given), *seed, *more, "--out", out])
+
+
+def _where(cohort: Mapping[str, Any], names: Any) -> list[str]:
+    """Where the bags are, and what else was given about them, as options of a command."""
+    words = [str(cohort["bags"])]
+    for name in ("labels", *names):
+        value = cohort.get(name)
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return words

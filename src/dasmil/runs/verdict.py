@@ -1,0 +1,197 @@
+"""What a run has shown, in words: one judgement for report, terminal, predictions, explanations and viewer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dasmil.runs.baselines import read_baselines
+from dasmil.runs.predictions import Predictions
+from dasmil.runs.run import Run
+from dasmil.runs.schema import BaselineScores, Scores
+from dasmil.stats import smallest_auroc
+from dasmil.vocabulary import model_title
+
+BY_HEART = 0.9
+"""A training AUROC from which on bags count as learned, by heart if nothing holds on others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """Is the model told from chance on bags that it was not trained on, and does a baseline do as well?
+
+    split: the bags that are judged, None where only training bags were scored.
+    """
+
+    run: Run
+    split: str | None
+    baselines: dict[str, BaselineScores]
+
+    @cached_property
+    def told(self) -> bool:
+        """Whether its AUROC on these bags is told from chance."""
+        return self.split is not None and self._told(self.run.summary["splits"][self.split])
+
+    @cached_property
+    def smallest(self) -> float | None:
+        """The smallest AUROC that these bags tell from chance (two classes); None where there is none."""
+        return None if self.split is None else smallest_auroc(_patients_by_class(self.run, self.split))
+
+    @property
+    def by_heart(self) -> bool:
+        """Whether it knows its training bags and nothing of others."""
+        train = self.run.summary["splits"].get("train")
+        return not self.told and train is not None and (train["mean"].get("auroc") or 0.0) >= BY_HEART
+
+    @property
+    def text(self) -> str:
+        """The judgement in one or two sentences."""
+        name = model_title(self.run.model)
+        if self.split is None:
+            return f"{name} was scored on its training bags alone: nothing shows that it holds on others."
+        scored = self.run.summary["splits"][self.split]
+        value, ends = _auroc(scored)
+        if value is None:
+            return f"The {self.split} bags are of one class: nothing shows that {name} tells classes apart."
+        figure = f"AUROC {value:.3f} on {self.split}{_interval(ends)}"
+        if self.told:
+            return f"{name} is told from chance: {figure}, {_bags(scored)}."
+        could = "too few to tell any AUROC" if self.smallest is None else f"which tell one from {self.smallest:.2f} on"
+        learned = " It knows its training bags: they were learned by heart." if self.by_heart else ""
+        size = f" ({_bags(scored)}, {could})" if self.run.classes == 2 else f" ({_bags(scored)})"
+        return f"Nothing found: {name} is not told from chance, {figure}{size}.{learned}"
+
+    @property
+    def best(self) -> str | None:
+        """The baseline with the highest AUROC on the judged bags."""
+        known = {
+            name: value
+            for name, rule in self.baselines.items()
+            if self.split in rule["splits"] and (value := _auroc(rule["splits"][self.split])[0]) is not None
+        }
+        return max(known, key=lambda name: known[name]) if known else None
+
+    def baseline_told(self, name: str) -> bool:
+        """Whether a baseline is told from chance on the judged bags."""
+        return self.split is not None and self._told(self.baselines[name]["splits"][self.split])
+
+    @property
+    def outdone(self) -> bool:
+        """Whether a baseline that is told from chance has a higher AUROC than the model on the same bags."""
+        if self.split is None or self.best is None or not self.baseline_told(self.best):
+            return False
+        return self.gap(self.best)[0] < -1e-9
+
+    def gap(self, name: str) -> tuple[float, float, float]:
+        """AUROC of the model minus that of a baseline, and the ends of its 95 % interval; NaN where unknown."""
+        found = self.baselines[name]["against"].get(self.split or "")
+        values = [found["difference"], *found["interval"]] if found else [None] * 3
+        low, middle, high = (math.nan if v is None else float(v) for v in (values[1], values[0], values[2]))
+        return middle, low, high
+
+    @property
+    def against_baselines(self) -> str:
+        """How the model stands to the best baseline, in one sentence; empty without baselines."""
+        if self.best is None or self.split is None:
+            return ""
+        rule, name = self.baselines[self.best], model_title(self.run.model)
+        title = f"{rule['title'].lower()} baseline"
+        own, its = _auroc(self.run.summary["splits"][self.split])[0], _auroc(rule["splits"][self.split])[0]
+        if own is None or its is None:
+            return ""
+        middle, low, high = self.gap(self.best)
+        difference = f"difference {middle:+.3f}{_interval([low, high])}"
+        values = f"AUROC {its:.3f} against {own:.3f} on {self.split}"
+        if not self.baseline_told(self.best):
+            return f"No baseline is told from chance either; the best, the {title}, has {values}."
+        if high < 0:
+            return f"The {title} is better than {name}: {values}, {difference}."
+        if self.outdone:
+            return (
+                f"The {title} is at least as good as {name}: {values}; these bags do not tell them apart, {difference}."
+            )
+        values = f"AUROC {own:.3f} against {its:.3f} on {self.split}"
+        if low > 0:
+            return f"{name} is better than the best baseline, the {title}: {values}, {difference}."
+        return f"{name} is not told apart from the best baseline, the {title}: {values}, {difference}."
+
+    @property
+    def first_sentence(self) -> str | None:
+        """What a reader has to know first; None where the result speaks for itself."""
+        if self.outdone:
+            return self.against_baselines
+        return None if self.told else self.text
+
+    @property
+    def caveat(self) -> str | None:
+        """What everything that is said with this run's models has to carry along; None for a run without."""
+        beaten = self.outdone and self.best is not None and self.gap(self.best)[2] < 0
+        found = ([] if self.told else [self.text]) + ([self.against_baselines] if beaten else [])
+        return " ".join(found) or None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for machines."""
+        return {
+            "told_from_chance": self.told, "split": self.split, "text": self.text,
+            "smallest_auroc_told": self.smallest if self.run.classes == 2 else None,
+            "against_baselines": self.against_baselines, "outdone_by": self.best if self.outdone else None,
+            "caveat": self.caveat,
+        }  # fmt: skip
+
+    def _told(self, scored: Scores) -> bool:
+        value, ends = _auroc(scored)
+        low = ends[0] if ends else None
+        if value is None or low is None or not math.isfinite(low) or low <= 0.5:
+            return False
+        return self.run.classes > 2 or (self.smallest is not None and value >= self.smallest - 1e-9)
+
+
+def verdict(run: Run) -> Verdict:
+    """What a run has shown on the most telling bags that it was not trained on."""
+    held_out = [name for name in run.splits if name != "train"]
+    return Verdict(run, held_out[0] if held_out else None, read_baselines(run.path))
+
+
+def verdict_of(path: Path) -> Verdict | None:
+    """The verdict on the run that a folder or a model file belongs to; None for a lone file."""
+    folder = path if path.is_dir() else path.resolve().parent.parent
+    for candidate in (folder, folder.parent):
+        try:
+            found = verdict(Run.read(candidate))
+            assert found.text  # read what it needs now
+        except (OSError, ValueError):
+            continue
+        return found
+    return None
+
+
+def _patients_by_class(run: Run, split: str) -> list[tuple[int, int]]:
+    """Positive and negative patients of the split, of every fold that scored it."""
+    return [_by_class(seeds[0]) for part in run.parts if (seeds := part.per_seed(split))]
+
+
+def _by_class(found: Predictions) -> tuple[int, int]:
+    positive = {patient for patient, label in zip(found.patients, found.labels, strict=True) if label == 1}
+    others = {patient for patient, label in zip(found.patients, found.labels, strict=True) if label == 0}
+    return len(positive), len(others - positive)
+
+
+def _auroc(scored: Scores) -> tuple[float | None, Sequence[Any] | None]:
+    value = scored["mean"].get("auroc")
+    found = None if value is None or not math.isfinite(value) else float(value)
+    return found, scored.get("interval", {}).get("auroc")
+
+
+def _interval(ends: Sequence[Any] | None) -> str:
+    if not ends or None in ends or not all(map(math.isfinite, ends)) or ends[0] == ends[1]:
+        return ""  # of two perfect scores no resample differs, which is no certainty
+    return f" (95 % interval {ends[0]:.3f} to {ends[1]:.3f})"
+
+
+def _bags(scored: Scores) -> str:
+    n, patients = scored["n"], scored.get("patients", scored["n"])
+    return f"{n:,} bag{'' if n == 1 else 's'}" + (f" of {patients:,} patients" if patients < n else "")

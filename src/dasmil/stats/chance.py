@@ -1,0 +1,82 @@
+"""What a set of bags can show: the AUROC that blind guesses reach by luck, and the one a set of this size finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+LEVEL = 0.95
+POWER = 0.8
+EXACT_PAIRS = 2500
+"""Up to so many pairs of a positive and a negative the distribution is computed, above it is taken as normal."""
+
+
+def smallest_auroc(sets: Sequence[tuple[int, int]], level: float = LEVEL) -> float | None:
+    """The smallest AUROC that is told from chance: blind guesses reach it in (1 - level) / 2 of all cases at most.
+
+    sets: numbers of positive and negative bags (or patients, where a patient has several bags); of several sets, the
+    folds of a cross-validation, the mean of their AUROCs is meant. One set of at most 2,500 pairs has the exact
+    distribution of the Mann-Whitney statistic, others a normal one of the same variance, (P + N + 1) / (12 P N).
+    None: not even an AUROC of 1 can be told from chance.
+    """
+    known = [(p, n) for p, n in sets if p > 0 and n > 0]
+    if not known:
+        return None
+    tail = (1 - level) / 2
+    if len(known) == 1 and known[0][0] * known[0][1] <= EXACT_PAIRS:
+        chances = mann_whitney(*known[0])
+        reached = np.cumsum(chances[::-1])[::-1]  # of this many pairs in the right order, or more
+        enough = np.flatnonzero(reached <= tail * (1 + 1e-9))
+        return float(enough[0] / (len(chances) - 1)) if len(enough) else None
+    found = 0.5 + float(norm.isf(tail)) * math.sqrt(sum(_null_variance(p, n) for p, n in known)) / len(known)
+    return found if found <= 1 else None
+
+
+def auroc_to_find(sets: Sequence[tuple[int, int]], level: float = LEVEL, power: float = POWER) -> float | None:
+    """The true AUROC that sets of this size tell from chance in a share ``power`` of all cases.
+
+    The spread of an AUROC is that of Hanley and McNeil (Radiology 143, 1982). None: there is none below 1.
+    """
+    least, known = smallest_auroc(sets, level), [(p, n) for p, n in sets if p > 0 and n > 0]
+    if least is None:
+        return None
+
+    def short(a: float) -> float:
+        spread = math.sqrt(sum(hanley_mcneil(a, p, n) ** 2 for p, n in known)) / len(known)
+        return a - float(norm.isf(1 - power)) * spread - least
+
+    return float(brentq(short, least, 1.0)) if short(1.0) > 0 else None  # pyright: ignore[reportArgumentType]
+
+
+def hanley_mcneil(auroc: float, positives: int, negatives: int) -> float:
+    """Standard error of an AUROC of so many positives and negatives."""
+    both, one = auroc / (2 - auroc), 2 * auroc**2 / (1 + auroc)
+    variance = auroc * (1 - auroc) + (positives - 1) * (both - auroc**2) + (negatives - 1) * (one - auroc**2)
+    return math.sqrt(max(0.0, variance) / (positives * negatives))
+
+
+def mann_whitney(positives: int, negatives: int) -> NDArray[np.float64]:
+    """Chances [P N + 1] that blind guesses put 0, 1, ... pairs of a positive and a negative in the right order.
+
+    By the recursion of Mann and Whitney (Annals of Mathematical Statistics 18, 1947): the highest of all is a positive
+    (then it is above every negative) or a negative.
+    """
+    rows = [np.ones(1) for _ in range(negatives + 1)]  # without positives there is no pair
+    for p in range(1, positives + 1):
+        new = [np.ones(1)]
+        for n in range(1, negatives + 1):
+            found = np.zeros(p * n + 1)
+            found[n:] = p / (p + n) * rows[n]
+            found[: p * (n - 1) + 1] += n / (p + n) * new[n - 1]
+            new.append(found)
+        rows = new
+    return rows[negatives]
+
+
+def _null_variance(positives: int, negatives: int) -> float:
+    return (positives + negatives + 1) / (12 * positives * negatives)
