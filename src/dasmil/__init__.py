@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported 
     from dasmil.study.spec import BagSpec, CohortSpec
     from dasmil.study.training import cross_validate, train_cohort
     from dasmil.train import fit
+    from dasmil.train.recipes import list_recipes, load_recipe
     from dasmil.types import Bag, Explanation, Output
 
 # Public names and their homes; imported on first use, so that `import dasmil` and `dasmil --help` stay quick.
@@ -33,6 +34,8 @@ _HOMES = {
     "explain": "dasmil.attribution",
     "create_model": "dasmil.models",
     "list_models": "dasmil.models",
+    "list_recipes": "dasmil.train.recipes",
+    "load_recipe": "dasmil.train.recipes",
     "Run": "dasmil.runs",
     "load_model": "dasmil.runs",
     "BagSpec": "dasmil.study.spec",
@@ -62,9 +65,11 @@ __all__ = [
     "explain",
     "fit",
     "list_models",
+    "list_recipes",
     "load_cohort",
     "load_dataset",
     "load_model",
+    "load_recipe",
     "predict",
     "read_bag",
     "search",

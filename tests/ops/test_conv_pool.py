@@ -96,3 +96,12 @@ def test_without_the_kernel_the_result_is_the_same(monkeypatch: pytest.MonkeyPat
     before = conv_pool.conv_pool(x, weight, bias)
     monkeypatch.setattr(conv_pool, "load", lambda: None)
     torch.testing.assert_close(conv_pool.conv_pool(x, weight, bias), before, rtol=1e-5, atol=1e-5)
+
+
+@needs_kernel
+def test_the_bench_measures_ways_that_agree() -> None:
+    from dasmil.bench.convolution import measure
+
+    figures = measure(runs=2, rounds=1)
+    assert set(figures["seconds"]) == {"kernel", "grouped", "loop"}
+    assert max(figures["difference"].values()) < 1e-5

@@ -22,8 +22,8 @@ from dasmil.paper.grid import (
     grid_units,
     run_grid_unit,
 )
-from dasmil.paper.job import JobOutcome, write_outputs
 from dasmil.paper.page import _claimed, _grid_rows
+from dasmil.paper.reproduce import Outcome, write_outputs
 from dasmil.paper.text import GRID_HEAD, grid_cells, grid_markdown
 
 
@@ -83,7 +83,7 @@ def test_validation_chooses_and_the_test_set_is_only_quoted(tmp_path: Path) -> N
     assert choice.paper == "lr 0.0001, weight decay 0.1"
     assert choice.as_paper == settings[1]
     assert choices(tmp_path, "clean") == []
-    write_outputs("published", tmp_path, JobOutcome())
+    write_outputs("published", tmp_path, Outcome())
     page = (tmp_path / "published.html").read_text()
     assert "1 complete grid: what choosing on the test bags claims is on average +0.150" in page
     assert "| claimed" in page

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dasmil.engine import EngineOptions
+from dasmil.engine import EngineOptions, run_units
 from dasmil.errors import DataError, InputError
 from dasmil.files import read_json
 from dasmil.paper.cells import Cell, make_cell
-from dasmil.paper.reproduce import Folders, cell_units, check, fill
+from dasmil.paper.reproduce import Folders, cell_units, check
 from dasmil.paper.stored import cell_path, read_arrays, read_cell, read_predictions
 
 
@@ -47,7 +47,7 @@ def test_stored_logits_are_those_of_predictions_csv(trained: Folders, cell: Cell
 
 def test_a_finished_cell_is_not_trained_again(trained: Folders, cell: Cell) -> None:
     before = cell_path(trained.results, cell.key).stat().st_mtime_ns
-    progress = fill(cell_units([cell], trained), trained, engine=EngineOptions(workers=1))
+    progress = run_units(cell_units([cell], trained), trained.runs, EngineOptions(workers=1))
     assert (progress.skipped, progress.done, progress.failed) == (1, 0, {})
     assert cell_path(trained.results, cell.key).stat().st_mtime_ns == before
 

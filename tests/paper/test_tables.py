@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from dasmil.paper.cells import Cell
-from dasmil.paper.job import JobOutcome, write_outputs
-from dasmil.paper.reproduce import Folders
+from dasmil.paper.reproduce import Folders, Outcome, write_outputs
 from dasmil.paper.stored import Predictions, cell_path, read_arrays, read_cell, write_predictions
 from dasmil.paper.tables import Entry, claims, distance_values, entries, leak
 
@@ -90,7 +89,7 @@ def test_printed_figures_stand_where_the_paper_has_them(tmp_path: Path) -> None:
 
 
 def test_outputs_of_an_unfinished_table(trained: Folders, cell: Cell) -> None:
-    outcome = JobOutcome()
+    outcome = Outcome()
     write_outputs("published", trained.results, outcome)
     names = {str(path.relative_to(trained.results)) for path in outcome.files}
     assert names == {"collage/published.md", "collage/published.csv", "collage/published.tex", "published.html"}
@@ -137,7 +136,7 @@ def test_distance_values_compare_the_two_models_on_the_same_bags(stored: Path) -
     value = found["balanced_accuracy"]
     assert value.difference == pytest.approx(gap, abs=1e-6)
     assert value.interval[0] < gap < value.interval[1]
-    outcome = JobOutcome()
+    outcome = Outcome()
     write_outputs("published", stored, outcome)
     assert {p.suffix for p in outcome.files if p.parent.name == "distance"} == {".md", ".csv", ".tex"}
     assert f"{gap:+.3f}" in (stored / "distance" / "published.tex").read_text()

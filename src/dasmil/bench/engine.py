@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json as json_module
 import os
-import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from dasmil.bench.measure import in_fresh_process
 from dasmil.files import write_text
 
 if TYPE_CHECKING:
@@ -172,9 +173,9 @@ def _two_workers(root: Path, repeats: int, rounds: int) -> dict[str, float]:
 
 def _plain(processes: int, count: int, repeats: int) -> float:
     """Seconds of the slowest of plain processes that do the same work."""
-    command = [sys.executable, "-m", "dasmil.bench.engine", str(count * repeats)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-    return max(float(process.communicate()[0]) for process in running)
+    with ThreadPoolExecutor(processes) as pool:
+        found = pool.map(lambda _: in_fresh_process("dasmil.bench.engine", count * repeats), range(processes))
+        return max(one["seconds"] for one in found)
 
 
 def _print(figures: dict[str, Any]) -> None:
@@ -199,4 +200,4 @@ def _spin(repeats: int) -> float:
 
 
 if __name__ == "__main__":
-    print(_spin(int(sys.argv[1])))
+    print(json_module.dumps({"seconds": _spin(int(sys.argv[1]))}))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_module
 import resource
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from dasmil.bench.measure import in_fresh_process
 
 TILES, FEATURES, MAX_MEMORY_GB = 100_000, 512, 1.0
 
@@ -46,13 +47,7 @@ def main(*, tiles: int = TILES, json: Annotated[bool, Parameter(negative="")] = 
     json
         Print the figures as JSON.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "dasmil.bench.explain", str(tiles)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        print(done.stderr.strip() or "the measuring process died", file=sys.stderr)
-        return 1
-    figures = Figures(**json_module.loads(done.stdout.splitlines()[-1]))
+    figures = Figures(**in_fresh_process("dasmil.bench.explain", tiles))
     if json:
         print(json_module.dumps(asdict(figures) | {"ratio": figures.ratio}))
     else:

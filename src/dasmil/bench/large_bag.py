@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from dasmil.bench.measure import in_fresh_process
 
 TILES, FEATURES, MAX_MEMORY_GB = 100_000, 768, 3.0
 
@@ -44,14 +45,7 @@ def main(
     json
         Print the figures as JSON.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "dasmil.bench.large_bag", str(tiles), str(threads or 0)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        sys.stderr.write(done.stderr)
-        return 1
-    figures = Figures(**json_module.loads(done.stdout.splitlines()[-1]))
+    figures = Figures(**in_fresh_process("dasmil.bench.large_bag", tiles, threads or 0, threads=threads))
     if json:
         print(json_module.dumps({**asdict(figures), "limit_gb": MAX_MEMORY_GB}))
     else:

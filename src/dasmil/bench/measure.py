@@ -57,13 +57,12 @@ def _status_kib(status: Path, field: str) -> int:
     return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(field + ":"))
 
 
-def in_fresh_process(module: str, *arguments: object, threads: int = 1) -> dict[str, Any]:
-    """Run `python -m module arguments` and return the JSON object that it prints last."""
+def in_fresh_process(module: str, *arguments: object, threads: int | None = 1) -> dict[str, Any]:
+    """Run `python -m module arguments` and return the JSON object that it prints last; threads: None for no limit."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        capture_output=True, text=True, check=False, env=os.environ | dict.fromkeys(names, str(threads)),
-    )  # fmt: skip
+    limits = {} if threads is None else dict.fromkeys(names, str(threads))
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | limits)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message (killed: out of memory?)"])[-1]
         raise DasmilError(f"the measurement {' '.join(map(str, arguments))} failed: {last}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+
+from dasmil.bench.measure import in_fresh_process
 
 if TYPE_CHECKING:
     from dasmil.types import Bag
@@ -34,16 +35,7 @@ def main(*, rounds: int = 5, json: Annotated[bool, Parameter(negative="")] = Fal
     json
         Print the figures as JSON.
     """
-    figures = []
-    for runs in BARS:
-        done = subprocess.run(
-            [sys.executable, "-m", "dasmil.bench.training", str(runs), str(rounds)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            sys.stderr.write(done.stderr)
-            return 1
-        figures.append(json_module.loads(done.stdout.splitlines()[-1]))
+    figures = [in_fresh_process("dasmil.bench.training", runs, rounds) for runs in BARS]
     if json:
         print(json_module.dumps({"runs": figures, "bars": BARS, "memory_limit_mb": MAX_MEMORY_MB}))
     else:

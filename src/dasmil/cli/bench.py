@@ -10,6 +10,7 @@ BENCHES = {
     "attention": "Distance-aware attention beside its naive form and plain attention: time, memory, error.",
     "distance": "Attention with a bias or a radius beside dense biases and lists of edges: time, memory, error.",
     "models": "Memory and time of one very large bag, for the models that attend.",
+    "convolution": "The fused convolution kernel of the MNIST encoder beside PyTorch.",
     "training": "Many runs trained at once beside one bag at a time.",
     "extract": "The slide pipeline beside a bare OpenSlide loop.",
     "large-bag": "Memory of training on one very large bag.",

@@ -69,23 +69,20 @@ def reproduce(
     json
         Print the results as JSON.
     """
-    from dasmil.paper.reproduce import Folders
-    from dasmil.paper.reproduce import check as run_check
+    from dasmil.paper import reproduce as paper
 
-    folders = Folders.choose(out, results, quick=quick)
+    folders = paper.Folders.choose(out, results, quick=quick)
     if check:
-        return _print_check(run_check(folders.results), folders.results, json)
+        return _print_check(paper.check(folders.results), folders.results, json)
     if target is None:
         print(
             "Error: nothing to reproduce given. Example: dasmil reproduce collage (see dasmil reproduce --help)",
             file=sys.stderr,
         )
         return 2
-    from dasmil.paper.job import Job, run_job
-
     rows = [name.strip() for name in models.split(",") if name.strip()] if models else None
-    job = Job(target, protocol, rows, [data] if data else None, seeds, quick, train=not tables)
-    outcome = run_job(job, folders, engine.options())
+    asked = paper.Request(target, protocol, rows, [data] if data else None, seeds, quick, train=not tables)
+    outcome = paper.reproduce(asked, folders, engine.options())
     if json:
         import json as json_module
 
