@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from calls import read, run
 
-from dasmil.cli.training_display import Display
+from dasmil.cli.display import Display
 from dasmil.errors import DataError, InputError
 from dasmil.study.held_out import held_out_bags
 from dasmil.study.reading import read_alike, run_cohort

@@ -13,13 +13,14 @@ import pytest
 from PIL import Image
 
 from dasmil.cli import app
+from dasmil.cli.extract_display import TimeLeft
 from dasmil.data.store import read_bag, read_bag_info
 from dasmil.engine import EngineOptions
 from dasmil.engine.locks import HOST, file_lock
+from dasmil.engine.progress import duration
 from dasmil.errors import DataError, InputError
 from dasmil.wsi.batch import extract, find_slides, read_mpp_table
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
-from dasmil.wsi.progress import TimeLeft, duration
 
 FLAT = TissueConfig(sharpness=0, blank_share=0)
 
@@ -204,10 +205,14 @@ def test_a_table_of_resolutions(tmp_path, scene, capsys):
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\nfine.png,0.5\ncoarse,1.0\nelsewhere,0.2\n")
     slides = [tmp_path / "fine.png", tmp_path / "coarse.png"]
-    found = read_mpp_table(table, slides)
+    notes: list[str] = []
+    found = read_mpp_table(table, slides, notes.append)
     assert found == {"fine": 0.5, "coarse": 1.0}
-    assert "1 rows of" in (warning := capsys.readouterr().err)
+    (warning,) = notes
+    assert "1 rows of" in warning
     assert "name no slide of this call: elsewhere" in warning
+    assert read_mpp_table(table, slides) == found
+    assert capsys.readouterr() == ("", "")  # library code prints nothing
     summary = extract(slides, tmp_path / "out", CONFIG, mpp_table=found)
     assert [r.mpp for r in summary.results] == [0.5, 1.0]
     fine, coarse = (read_bag(tmp_path / "out" / f"{n}.h5") for n in ("fine", "coarse"))
@@ -266,12 +271,13 @@ def test_time_left_learns_from_the_slides_that_were_worked_on(tmp_path):
     for slide in slides:
         slide.write_bytes(b"1" * sizes[slide.name])
     left = TimeLeft(slides)
-    assert left.seconds() is None
+    assert left.seconds(slides[0], 0.0, 0.0) is None
+    assert left.seconds(slides[0], 0.5, 10.0) == pytest.approx(190.0)  # 50 of 1,000 bytes in 10 s
     left.finish(slides[0], 0.0, worked=False)
-    assert left.seconds() is None
+    assert left.seconds(slides[1], 0.0, 0.0) is None
     left.finish(slides[1], 30.0, worked=True)
-    assert left.seconds() == pytest.approx(60.0)
-    assert left.seconds(slides[2], 0.5) == pytest.approx(50.0)
+    assert left.seconds(slides[2], 0.0, 1.0) == pytest.approx(60.0)
+    assert left.seconds(slides[2], 0.5, 1.0) == pytest.approx(50.0)
     assert [duration(s) for s in (None, 20, 600, 9000)] == ["?", "20 s", "10 min", "2.5 h"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,7 +135,7 @@ def train_side_by_side(
     import multiprocessing
     import queue
 
-    from dasmil.cli.demo_display import Progress
+    from dasmil.cli.display import Display, say
     from dasmil.errors import DasmilError
 
     context = multiprocessing.get_context("spawn")
@@ -149,7 +149,9 @@ def train_side_by_side(
         with _interrupts_ignored():  # inherited by the workers: Ctrl-C reaches this process, which stops them
             for worker in workers.values():
                 worker.start()
-        with Progress(list(MODELS.values()), epochs) as progress:
+        say(f"Training {' and '.join(MODELS.values())}: {epochs} epochs each, AUROC on validation bags")
+        states: dict[str, tuple[int, float, float]] = {}
+        with Display() as display:
             while running:
                 try:
                     model, kind, content = messages.get(timeout=1.0)
@@ -166,13 +168,24 @@ def train_side_by_side(
                 elif kind == "failed":
                     raise DasmilError(f"{model}: {content}")
                 else:
-                    progress.update(MODELS[model], content)
+                    states[model] = content
+                    display.line(_both(states, epochs))
     finally:
         for worker in workers.values():
             if running and worker.is_alive():
                 worker.terminate()
             if worker.pid is not None:
                 worker.join()
+
+
+def _both(states: Mapping[str, tuple[int, float, float]], epochs: int) -> str:
+    """How far both models are; a state: number of the epoch, validation AUROC, seconds left."""
+    parts = []
+    for model, name in MODELS.items():
+        epoch, auroc, _ = states.get(model, (0, 0.0, 0.0))
+        parts.append(f"{name} {epoch}/{epochs} AUROC {auroc:.3f}" if model in states else f"{name} starting")
+    minutes, seconds = divmod(round(max(left for _, _, left in states.values())), 60)
+    return f"{', '.join(parts)}, {minutes}:{seconds:02d} left"
 
 
 @contextmanager

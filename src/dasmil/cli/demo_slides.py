@@ -21,6 +21,7 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
     import json as json_module
 
     from dasmil.cli.demo import MODELS, prepare_folder, train_side_by_side
+    from dasmil.cli.display import say
     from dasmil.report.comparison import write_comparison
     from dasmil.report.words import interval_text
     from dasmil.runs import Run, verdict
@@ -29,7 +30,7 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
     prepare_folder(out)
     design = _design()
     counts = (TRAIN, VAL, TEST) if slides is None else (slides, max(4, slides // 4), max(4, slides // 2))
-    _say(f"Making {sum(counts)} slides of {TILES[0]} to {TILES[1]} tiles with {design.in_features} features ...")
+    say(f"Making {sum(counts)} slides of {TILES[0]} to {TILES[1]} tiles with {design.in_features} features ...")
     labels = _make(out, counts)
     _examine(labels)
     try:
@@ -90,6 +91,7 @@ def _make(out: Path, counts: tuple[int, int, int]) -> Path:
 
 def _examine(labels: Path) -> None:
     """What `dasmil doctor` would say, in one line."""
+    from dasmil.cli.display import say
     from dasmil.data.doctor import Checkup, check_bags
     from dasmil.data.labels import read_labels
     from dasmil.errors import DataError
@@ -98,9 +100,7 @@ def _examine(labels: Path) -> None:
     assert isinstance(checkup, Checkup)
     if not checkup.healthy:
         raise DataError(f"the made slides are not in order: {checkup.findings[0].message}")
-    _say(
-        f"Doctor: {len(checkup.rows)} files, {sum(row['tiles'] for row in checkup.rows):,} tiles, nothing wrong found."
-    )
+    say(f"Doctor: {len(checkup.rows)} files, {sum(row['tiles'] for row in checkup.rows):,} tiles, nothing wrong found.")
 
 
 def train_one(
@@ -195,7 +195,3 @@ def _learned(out: Path) -> str:
     learned = " and ".join(f"{row['midpoint']:,.0f} µm" for row in seed.distances)
     note = " (this run did not fit its training slides)" if seed.stuck else ""
     return f"DAS-MIL learned the distance {learned}{note}; planted were {_design().distance_um:,.0f} µm."
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -62,6 +62,7 @@ def doctor(
     """
     if device is not None:
         return _check_device(device, bags, json)
+    from dasmil.cli.display import Display
     from dasmil.data.doctor import Checkup, check_bags
     from dasmil.data.labels import read_labels
     from dasmil.data.scale import read_scales
@@ -83,8 +84,11 @@ def doctor(
         )  # fmt: skip
     scales = read_scales(mpp, tile_um, scale_table)
     checkup = None
-    for step in _shown(check_bags(bags, rows, scales, positive), quiet=json):
-        checkup = step
+    with Display("Checking ", quiet=json) as display:
+        for checkup in check_bags(bags, rows, scales, positive):
+            if isinstance(checkup, tuple):
+                done, total, slide = checkup
+                display.line(f"{done}/{total} {slide}")
     assert isinstance(checkup, Checkup)
     if json:
         print(json_module.dumps(checkup.as_json(), indent=2))
@@ -103,26 +107,6 @@ def _check_device(device: str, bags: Path | None, json: bool) -> int:
     report = check_device(choose_device(device))
     print(json_module.dumps(report.as_json(), indent=2) if json else f"```\n{report.text()}\n```")
     return 0 if report.agrees else 1
-
-
-def _shown(steps, quiet: bool):
-    """Show one progress line on a terminal and hand on the last item."""
-    from rich.progress import Progress
-
-    if quiet or not sys.stderr.isatty():
-        yield list(steps)[-1]
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("Checking", total=None)
-        last = None
-        for last in steps:
-            if isinstance(last, tuple):
-                done, total, slide = last
-                progress.update(task, completed=done, total=total, description=f"Checking {escape(slide)}")
-        yield last
 
 
 def _print(checkup) -> None:

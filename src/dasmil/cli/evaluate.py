@@ -44,7 +44,8 @@ def evaluate(
     json
         Print the results as JSON.
     """
-    from dasmil.cli.training_display import print_summary, say
+    from dasmil.cli.display import say
+    from dasmil.cli.training_display import print_summary
     from dasmil.errors import InputError
     from dasmil.runs import Run
     from dasmil.study import apply

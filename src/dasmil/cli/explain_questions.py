@@ -54,7 +54,7 @@ def find_bag(
 
 
 def _read_bag(found: list[Speaker], name: str, given: BagArguments, mnist_dir: Path | None) -> Bag:
-    from dasmil.cli.training_display import say
+    from dasmil.cli.display import say
     from dasmil.runs import origin_of, speaker_for
     from dasmil.study.scale import check_scale
 
@@ -179,7 +179,7 @@ class LabelledBags:
         return self.data is None and self.given.bags is None and speakers(run)[0].fold is not None
 
     def load(self, run: Path) -> Sequence[Bag]:
-        from dasmil.cli.training_display import say
+        from dasmil.cli.display import say
         from dasmil.study.data import built_in_split
         from dasmil.study.held_out import run_sets
         from dasmil.study.reading import labelled_bags

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from dasmil.cli.engine_arguments import EngineArguments
 
 if TYPE_CHECKING:
-    from dasmil.wsi.batch import Summary
+    pass
 
 app = App(name="extract")
 
@@ -135,11 +135,12 @@ def extract(
     if not slides:
         print("Error: no slides given. Example: dasmil extract slides/*.svs -o bags/", file=sys.stderr)
         return 2
+    from dasmil.cli.display import say
+    from dasmil.cli.extract_display import SlideDisplay, print_table
     from dasmil.wsi.batch import extract as extract_all
     from dasmil.wsi.batch import find_slides, read_mpp_table
     from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
     from dasmil.wsi.encoders import DEFAULT_ENCODER, list_encoders
-    from dasmil.wsi.progress import make_reporter
 
     given = {
         "fraction": tissue_fraction,
@@ -159,7 +160,7 @@ def extract(
     chosen = (encoder or DEFAULT_ENCODER) + (f"[{layers}]" if layers is not None else "")
     config = ExtractConfig(tile_um, tile_px, stain, chosen, weights, mpp, dtype=dtype, format=format, tissue=tissue)
     paths = find_slides(slides)
-    table = read_mpp_table(mpp_table, paths) if mpp_table else {}
+    table = read_mpp_table(mpp_table, paths, say) if mpp_table else {}
     spread = engine.options()
     options = RunOptions(workers or engine.threads or 0, batch_size, device, force, qc)
     if points is not None or points_unit is not None or patch_um is not None:
@@ -178,48 +179,17 @@ def extract(
 
         torch.set_num_threads(engine.threads)
     try:
-        with make_reporter(quiet=json or not engine.in_this_process) as reporter:
+        with SlideDisplay(quiet=json) as reporter:
             summary = extract_all(
                 paths, out, config, mpp_table=table, options=options, reporter=reporter,
-                engine=None if engine.in_this_process else spread, quiet=json,
+                engine=None if engine.in_this_process else spread,
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "the same command without --force" if force else "the same command"
-        end_of_bar = "\n" if sys.stderr.isatty() else ""
-        print(f"{end_of_bar}Stopped. Finished slides are kept; {again} goes on with the rest.", file=sys.stderr)
+        print(f"Stopped. Finished slides are kept; {again} goes on with the rest.", file=sys.stderr)
         return 130
     if json:
         print(json_module.dumps(summary.as_dict()))
     else:
-        _print_table(summary, qc)
+        print_table(summary, qc)
     return 0 if summary.ok else 1
-
-
-def _print_table(summary: Summary, qc: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    counts = summary.counts()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("slide", "status", "tiles", "blank", "out of focus", "um/px", "seconds"):
-        table.add_column(name, justify="left" if name in ("slide", "status") else "right", no_wrap=name == "status")
-    # What needs attention comes last, where it is seen; a thousand finished slides need no thousand rows.
-    rows = sorted(summary.results, key=lambda r: (r.status in ("failed", "busy"), r.slide))
-    shown = [r for r in rows if r.status != "skipped"] if counts["skipped"] > 20 else rows
-    for r in shown:
-        mpp = f"{r.mpp:.4f}" if r.mpp else ""
-        cells = (r.slide, r.status, f"{r.tiles:,}", f"{r.blank:,}", f"{r.out_of_focus:,}", mpp, f"{r.seconds:.1f}")
-        table.add_row(*cells)
-    console.print(table, markup=False)
-    for r in rows:
-        for warning in r.warnings:
-            print(f"Warning: {r.slide}: {warning}")
-    for r in rows:
-        if r.status == "failed":
-            print(f"Failed: {r.reason}")
-    text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    print(f"{text}; {sum(r.tiles for r in rows if r.bag):,} tiles in {summary.seconds:.1f} s")
-    if qc:
-        print(f"{summary.out_dir}/qc/index.html")
-    print(f"{summary.out_dir}/summary.json")

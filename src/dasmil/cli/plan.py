@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -64,6 +63,7 @@ def plan(
         Print the plan as JSON.
     """
     from dasmil.cli.assignments import parse_assignments
+    from dasmil.cli.display import Display
     from dasmil.data.showing import Showing, showing_text, what_shows
     from dasmil.engine.progress import duration
     from dasmil.errors import InputError
@@ -102,7 +102,11 @@ def plan(
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
     given = Given(chosen.preset, chosen.options, chosen.training)
     job = prepare(model, Outline(len(sizes), (width,), "um"), given)
-    found = make_plan(job, sizes, seeds=seeds, memory_gb=memory_gb, threads=threads, spacing=spacing_um, on_probe=_say)
+    with Display(quiet=json) as display:
+        found = make_plan(
+            job, sizes, seeds=seeds, memory_gb=memory_gb, threads=threads, spacing=spacing_um,
+            on_probe=lambda number, total: display.line(f"probe {number + 1}/{total}"),
+        )  # fmt: skip
     answer = {"model": model, "bags": len(sizes), "largest": max(sizes), "neighbours": neighbours, **found.as_json()}
     answer["shows"] = [part.as_json() for part in shows]
     if check:
@@ -151,8 +155,3 @@ def plan(
                 values = f"predicted {expected:.3g} {unit}, measured {seen:.3g} {unit}, ratio {expected / seen:.2f}"
                 print(f"check, {max(sizes):,} instances: {values}")
     return 0
-
-
-def _say(number: int, total: int) -> None:
-    if sys.stderr.isatty():
-        print(f"probe {number + 1}/{total}", end="\r" if number + 1 < total else "\n", file=sys.stderr, flush=True)

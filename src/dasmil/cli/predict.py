@@ -52,7 +52,7 @@ def predict(
         Refuse slides that cannot be read, instead of leaving them out: then they are rows of the CSV without a
         probability, with the reason, and the exit code is 1.
     """
-    from dasmil.cli.training_display import say
+    from dasmil.cli.display import say
     from dasmil.files import write_csv
     from dasmil.runs import Run, verdict
     from dasmil.study import apply

@@ -69,6 +69,7 @@ def reproduce(
     json
         Print the results as JSON.
     """
+    from dasmil.cli.display import Display
     from dasmil.paper import reproduce as paper
 
     folders = paper.Folders.choose(out, results, quick=quick)
@@ -82,7 +83,8 @@ def reproduce(
         return 2
     rows = [name.strip() for name in models.split(",") if name.strip()] if models else None
     asked = paper.Request(target, protocol, rows, [data] if data else None, seeds, quick, train=not tables)
-    outcome = paper.reproduce(asked, folders, engine.options())
+    with Display() as display:
+        outcome = paper.reproduce(asked, folders, engine.options(), display.units)
     if json:
         import json as json_module
 

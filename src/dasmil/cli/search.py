@@ -82,7 +82,8 @@ def search(
     import torch
 
     from dasmil.cli.assignments import parse_assignments
-    from dasmil.cli.training_display import print_summary, say
+    from dasmil.cli.display import Display, say
+    from dasmil.cli.training_display import print_summary
     from dasmil.study.data import StudyData
     from dasmil.study.search import search_study
     from dasmil.study.settings import gather_settings
@@ -98,7 +99,7 @@ def search(
     settings = {} if epochs is None else {"epochs": epochs}
     chosen = gather_settings(model, recipe, preset, settings, parse_assignments(set or []), source.preset)
     question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
-    found = search_study(source, question, values, out, seeds, None if engine.in_this_process else spread, say)
+    found = search_study(source, question, values, out, seeds, None if engine.in_this_process else spread, say, Display)
     if json:
         import json as json_module
 

@@ -114,7 +114,8 @@ def train(
     import torch
 
     from dasmil.cli.assignments import parse_assignments
-    from dasmil.cli.training_display import Display, print_summary, say
+    from dasmil.cli.display import Display, say
+    from dasmil.cli.training_display import print_summary
     from dasmil.cli.verdict_display import print_verdict
     from dasmil.errors import InputError
     from dasmil.study.data import StudyData

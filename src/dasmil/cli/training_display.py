@@ -1,52 +1,13 @@
-"""Progress and results of training on the terminal."""
+"""Results of training on the terminal."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dasmil.train.progress import epoch_line, worth_a_line
 from dasmil.vocabulary import METRICS
-
-if TYPE_CHECKING:
-    from dasmil.train import Progress
-
-
-class Display:
-    """One live line on a terminal, about twenty plain lines an attempt otherwise; on standard error."""
-
-    def __init__(self, prefix: str = "") -> None:
-        from rich.console import Console
-
-        self._prefix = prefix
-        self._console = Console(stderr=True, highlight=False, markup=False)
-        self._status = self._console.status(f"{prefix}Preparing") if self._console.is_terminal else None
-
-    def __enter__(self) -> Display:
-        if self._status:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status:
-            self._status.stop()
-
-    def note(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
-
-    def epoch(self, progress: Progress) -> None:
-        line = self._prefix + epoch_line(progress)
-        if self._status:
-            self._status.update(line)
-        elif worth_a_line(progress):
-            print(line, file=sys.stderr, flush=True)
-
-
-def say(text: str) -> None:
-    """A sentence on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def print_summary(summary: Mapping[str, Any], classes: int) -> None:

@@ -135,7 +135,7 @@ def folder_shelf(
     data: Origin | None = None,
 ) -> Shelf:
     """Bags that a model or a run has not scored; data: what the run notes about its own, which they are read alike."""
-    from dasmil.cli.training_display import say
+    from dasmil.cli.display import say
     from dasmil.runs import speakers
     from dasmil.study.reading import unlabelled_bags
     from dasmil.study.spec import BagSpec

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dasmil.engine.backends import ENGINES
-from dasmil.engine.progress import Progress, print_progress
+from dasmil.engine.progress import Progress
 from dasmil.engine.units import EngineOptions, Outcome, Session, Unit, open_session
 from dasmil.errors import DasmilError, InputError
 
@@ -22,11 +22,14 @@ __all__ = ["EngineOptions", "Outcome", "Progress", "Session", "Unit", "run_units
 def run_units(
     units: Sequence[Unit], out: Path, options: EngineOptions, report: Callable[[Progress], None] | None = None
 ) -> Progress:
-    """Run every unit whose result does not exist yet; failures are collected, never raised, except refusals."""
+    """Run every unit whose result does not exist yet; failures are collected, never raised, except refusals.
+
+    report: is told how far it is, some times a second.
+    """
     keys = [unit.key for unit in units]
     if len(set(keys)) != len(keys):
         raise InputError("two units have the same key; results would overwrite each other")
-    report = report or print_progress()
+    report = report or (lambda _: None)
     progress = Progress(len(units))
     waiting = deque(unit for unit in units if not Path(unit.result).exists())
     progress.skipped = len(units) - len(waiting)

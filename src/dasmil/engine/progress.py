@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -46,23 +43,3 @@ def duration(seconds: float | None) -> str:
     if seconds < 90:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def print_progress() -> Callable[[Progress], None]:
-    """A reporter: one line renewed on a terminal, a plain line now and then otherwise."""
-    last = {"time": 0.0, "text": ""}
-    terminal = sys.stderr.isatty()
-
-    def report(progress: Progress) -> None:
-        now = time.monotonic()
-        if not progress.ended and now - last["time"] < (0.2 if terminal else 30.0):
-            return
-        text = progress.line()
-        if terminal:
-            shown = text[: shutil.get_terminal_size().columns - 1]
-            print(f"\r\x1b[2K{shown}", end="\n" if progress.ended else "", file=sys.stderr, flush=True)
-        elif text != last["text"]:
-            print(text, file=sys.stderr, flush=True)
-        last["time"], last["text"] = now, text
-
-    return report

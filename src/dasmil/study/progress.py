@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Protocol
 from dasmil.train.progress import epoch_line, worth_a_line
 
 if TYPE_CHECKING:
+    from dasmil.engine import Progress as UnitProgress
     from dasmil.train import Progress
 
 
 class Watcher(Protocol):
-    """What training tells while it runs."""
+    """What training tells while it runs: in this process its epochs, on an engine how many units are done."""
 
     def epoch(self, progress: Progress) -> None:
         """An epoch has ended."""
+        ...
+
+    def units(self, progress: UnitProgress) -> None:
+        """So far are the units of an engine."""
         ...
 
     def note(self, text: str) -> None:
@@ -32,6 +37,9 @@ class NoWatcher:
     """Nobody watches."""
 
     def epoch(self, progress: Progress) -> None:
+        """Nothing."""
+
+    def units(self, progress: UnitProgress) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:

@@ -13,6 +13,7 @@ from dasmil.files import read_json, write_json
 from dasmil.runs import Run, check_kind, fold_folder, forget_folds, is_begun
 from dasmil.study.data import StudyData
 from dasmil.study.notes import Note, silent
+from dasmil.study.progress import Watch, unseen
 from dasmil.study.rounds import Round
 from dasmil.study.settings import Settings, gather_settings
 from dasmil.study.spec import CohortSpec
@@ -51,6 +52,7 @@ def search(
     options: Mapping[str, Any] | None = None,
     engine: EngineOptions | None = None,
     note: Note = silent,
+    watch: Watch = unseen,
     **settings: Any,
 ) -> SearchOutcome:
     """Find settings by their validation score and train with the best, as `dasmil search` does.
@@ -65,7 +67,7 @@ def search(
     spec = StudyData(cohort=data, **how) if isinstance(data, CohortSpec) else StudyData(data=data, **how)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
     question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
-    return search_study(spec, question, {k: list(v) for k, v in grid.items()}, Path(out), seeds, engine, note)
+    return search_study(spec, question, {k: list(v) for k, v in grid.items()}, Path(out), seeds, engine, note, watch)
 
 
 def search_study(
@@ -76,6 +78,7 @@ def search_study(
     seeds: int,
     engine: EngineOptions | None = None,
     note: Note = silent,
+    watch: Watch = unseen,
 ) -> SearchOutcome:
     """The search over all rounds of a source: in this process, or its parts on an engine."""
     if seeds < 1:
@@ -89,7 +92,7 @@ def search_study(
         check_search(question, part.train, part.val, grid)
     if engine is not None:
         journals = [Journal(out / JOURNAL, question, part.train, part.val or []) for part in rounds]
-        train_grid(journals, grid, question, source, out, engine=engine)
+        train_grid(journals, grid, question, source, out, engine=engine, watch=watch)
     record: list[dict[str, Any]] = []
     final: dict[int, tuple[Path, Settings]] = {}
     for number, part in enumerate(rounds):
@@ -110,9 +113,9 @@ def search_study(
     _remove_earlier(out, marks, note)
     write_json(out / RECORD, {"metric": f"val_{question.metric}", "grid": grid, "rounds": record})
     if engine is None:
-        _train_final(question.model, rounds, final, seeds)
+        _train_final(question.model, rounds, final, seeds, watch)
     else:
-        train_on_engine(final, rounds, source, question.model, out, seeds=seeds, engine=engine)
+        train_on_engine(final, rounds, source, question.model, out, seeds=seeds, engine=engine, watch=watch)
     run = finish(out, rounds, folder=folders[0] if len(rounds) == 1 else None, note=note)
     return SearchOutcome(run, record)
 
@@ -134,15 +137,19 @@ def _with_best(question: Question, best: Trial) -> Settings:
     return Settings({**question.settings, **training}, {**question.options, **options}, question.preset)
 
 
-def _train_final(model: str, rounds: Sequence[Round], final: Mapping[int, tuple[Path, Settings]], seeds: int) -> None:
+def _train_final(
+    model: str, rounds: Sequence[Round], final: Mapping[int, tuple[Path, Settings]], seeds: int, watch: Watch
+) -> None:
     from dasmil.train.fit import fit
 
     for number, (folder, chosen) in final.items():
         part = rounds[number]
-        fit(
-            model, part.train, part.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset, out=folder,
-            resume=True, tests=part.tests, data=part.data, progress=False, **chosen.training,
-        )  # fmt: skip
+        with watch("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as watcher:
+            fit(
+                model, part.train, part.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset,
+                out=folder, resume=True, tests=part.tests, data=part.data, on_epoch=watcher.epoch, note=watcher.note,
+                **chosen.training,
+            )  # fmt: skip
 
 
 def _run_names(rounds: int) -> list[str]:

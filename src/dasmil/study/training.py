@@ -127,7 +127,7 @@ def train_study(
     begun = [folder for folder, _ in folders.values() if is_begun(folder)]
     if begun and not resume:
         raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
-    train_on_engine(folders, rounds, spec.as_record(), model, out, seeds=seeds, engine=engine)
+    train_on_engine(folders, rounds, spec.as_record(), model, out, seeds=seeds, engine=engine, watch=watch)
     return finish(out, rounds, baselines=baselines, note=note)
 
 

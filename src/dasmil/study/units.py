@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dasmil.study.data import StudyData
-from dasmil.study.progress import Log
+from dasmil.study.progress import Log, Watch, unseen
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions, Unit
@@ -34,6 +34,7 @@ def train_on_engine(
     *,
     seeds: int,
     engine: EngineOptions,
+    watch: Watch = unseen,
 ) -> None:
     """Train folds (number -> folder and settings) on an engine; those that are finished are not handed out again."""
     from dasmil.engine import run_units
@@ -42,7 +43,9 @@ def train_on_engine(
         _round_unit(source, number, splits[number], model, chosen, seeds, folder, out)
         for number, (folder, chosen) in rounds.items()
     ]
-    _all_done(run_units(units, out, engine).failed, len(units), "folds")
+    with watch("") as watcher:
+        failed = run_units(units, out, engine, watcher.units).failed
+    _all_done(failed, len(units), "folds")
 
 
 def _round_unit(
@@ -116,6 +119,7 @@ def train_grid(
     out: Path,
     *,
     engine: EngineOptions,
+    watch: Watch = unseen,
 ) -> None:
     """Train every trial that the journals (one per fold) lack, all folds at once, and note them there.
 
@@ -138,7 +142,8 @@ def train_grid(
             work.append((journal, unit))
     if not work:
         return
-    failed = run_units([unit for _, unit in work], out, engine).failed
+    with watch("") as watcher:
+        failed = run_units([unit for _, unit in work], out, engine, watcher.units).failed
     for journal, unit in work:
         file = Path(unit.result)
         if file.exists():

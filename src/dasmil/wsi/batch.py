@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import glob
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from dasmil import __version__
 from dasmil.data.labels import plain_slide
 from dasmil.data.match import shortened
 from dasmil.data.scale import read_scales
-from dasmil.engine import EngineOptions
+from dasmil.engine import EngineOptions, Progress
 from dasmil.errors import DataError, InputError, named
 from dasmil.files import replacing
 from dasmil.wsi.config import ExtractConfig, RunOptions
@@ -30,7 +29,7 @@ from dasmil.wsi.slide_units import extract_units
 
 
 class Reporter(Protocol):
-    """Who is told how it goes."""
+    """Who is told how it goes: slide by slide in this process, or by how many units of an engine are done."""
 
     def start(self, slides: Sequence[Path]) -> None: ...
 
@@ -39,6 +38,10 @@ class Reporter(Protocol):
     def tiles(self, done: int, total: int) -> None: ...
 
     def result(self, result: SlideResult) -> None: ...
+
+    def units(self, progress: Progress) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
 @dataclass
@@ -113,8 +116,11 @@ def _in_folder(folder: Path) -> list[Path]:
     return [p for p in files if p.suffix.lower() != ".dcm" or series[p.parent] == p]
 
 
-def read_mpp_table(path: Path, slides: Sequence[Path]) -> dict[str, float]:
-    """Resolutions by slide name from a CSV with the columns slide and mpp; names may carry the file's ending."""
+def read_mpp_table(path: Path, slides: Sequence[Path], note: Callable[[str], None] | None = None) -> dict[str, float]:
+    """Resolutions by slide name from a CSV with the columns slide and mpp; names may carry the file's ending.
+
+    note: is told of rows that name no slide.
+    """
     rows = read_scales(table=path).table
     by_file = {plain_slide(slide.name): slide_name(slide) for slide in slides}
     by_file |= {plain_slide(slide_name(slide)): slide_name(slide) for slide in slides}
@@ -127,10 +133,9 @@ def read_mpp_table(path: Path, slides: Sequence[Path]) -> dict[str, float]:
             f"{path} has no mpp for any of the {len(slides)} slides: its first rows are {named(list(rows)[:3])}; "
             f"expected names such as {slide_name(slides[0])}"
         )
-    if unknown := [name for name in rows if name not in by_file]:
-        print(
-            f"Warning: {len(unknown)} rows of {path} name no slide of this call: {shortened(unknown)}", file=sys.stderr
-        )
+    unknown = [name for name in rows if name not in by_file]
+    if unknown and note:
+        note(f"Warning: {len(unknown)} rows of {path} name no slide of this call: {shortened(unknown)}")
     return table
 
 
@@ -143,12 +148,11 @@ def extract(
     options: RunOptions | None = None,
     reporter: Reporter | None = None,
     engine: EngineOptions | None = None,
-    quiet: bool = False,
 ) -> Summary:
     """Make the bags of all slides; writes summary.json and the contact sheet qc/index.html beside them.
 
-    engine: spread the slides over processes or machines; without it they are done here, one after the other. quiet: no
-    line of progress from the engine.
+    engine: spread the slides over processes or machines; without it they are done here, one after the other. reporter:
+    is told how it goes; without one nothing is shown.
     """
     paths = find_slides(slides)
     config, options, table = config or ExtractConfig(), options or RunOptions(), mpp_table or {}
@@ -161,7 +165,7 @@ def extract(
         # A coordinator needs the encoder only to know what finished bags look like, and to refuse a wrong one at once.
         encoder = make_encoder(config, replace(options, device="cpu"))
         _make_folder(out_dir)
-        results = extract_units(work, out_dir, options, encoder, engine, quiet=quiet)
+        results = extract_units(work, out_dir, options, encoder, engine, reporter)
     else:
         encoder = make_encoder(config, options)
         _make_folder(out_dir)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dasmil.engine import EngineOptions, Unit, run_units
 from dasmil.engine.locks import mark_folder, own_mark
@@ -19,6 +18,9 @@ from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
 from dasmil.wsi.encoders import Encoder
 from dasmil.wsi.pipeline import extract_slide, finished_slide, make_encoder, slide_name
 from dasmil.wsi.slide_work import SlideResult
+
+if TYPE_CHECKING:
+    from dasmil.wsi.batch import Reporter
 
 LEAN_BATCH = 8  # tiles at once after a unit ran out of memory
 LOOKS = 16  # finished bags looked at in parallel: the time goes into waiting for the disk
@@ -30,8 +32,7 @@ def extract_units(
     options: RunOptions,
     encoder: Encoder,
     engine: EngineOptions,
-    *,
-    quiet: bool = False,
+    reporter: Reporter | None = None,
 ) -> dict[Path, SlideResult]:
     """Extract slides on an engine; those whose bags are finished are never handed out."""
     results: dict[Path, SlideResult] = {}
@@ -49,8 +50,9 @@ def extract_units(
             with own_mark(logs, "slides") as mark:
                 notes = mark_folder(mark)
                 notes.mkdir()
-                earlier = len(work) - len(rest)
-                results |= _round(rest, work, out_dir, notes, options, engine, earlier=earlier, quiet=quiet)
+                if reporter and len(rest) < len(work):
+                    reporter.note(f"{len(work) - len(rest)} slides were finished earlier")
+                results |= _round(rest, work, out_dir, notes, options, engine, reporter)
         rest = [path for path in rest if results[path].status == "busy"]
     return results
 
@@ -62,9 +64,7 @@ def _round(
     notes: Path,
     options: RunOptions,
     engine: EngineOptions,
-    *,
-    earlier: int,
-    quiet: bool,
+    reporter: Reporter | None,
 ) -> dict[Path, SlideResult]:
     options = replace(options, workers=options.workers or engine.threads)
     units = [
@@ -78,10 +78,8 @@ def _round(
         )
         for path in paths
     ]  # fmt: skip
-    if earlier and not quiet:
-        print(f"{earlier} slides were finished earlier", file=sys.stderr)
     results = {}
-    failed = run_units(units, out_dir, engine, (lambda progress: None) if quiet else None).failed
+    failed = run_units(units, out_dir, engine, reporter.units if reporter else None).failed
     for path, unit in zip(paths, units, strict=True):
         file = Path(unit.result)
         if file.exists():
