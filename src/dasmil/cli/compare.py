@@ -71,7 +71,7 @@ def compare(
     import torch
 
     from dasmil.cli.assignments import parse_assignments
-    from dasmil.cli.training_display import Display, say
+    from dasmil.cli.display import Display, say
     from dasmil.errors import InputError
     from dasmil.study.compare import DEFAULT_MODELS, RECORD
     from dasmil.study.compare import compare as compare_models
