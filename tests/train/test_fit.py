@@ -184,7 +184,9 @@ def test_the_start_with_the_lowest_training_loss_goes_on_alone():
         assert run.lr == pytest.approx(start[chosen.start][1])
         assert all(run.history[1]["train_loss"] <= r["train_loss"] and r["epoch"] == 2 for r in rivals)
         assert len(run.history) == 4
-    early = dasmil.fit("das-mil", toy_bags(12), epochs=3, starts=3, starts_until=100.0, starts_share=1.0, restarts=0)
+    early = dasmil.fit(
+        "das-mil", toy_bags(12), epochs=3, starts=3, simple_starts=0, starts_until=100.0, starts_share=1.0, restarts=0
+    )
     assert early[0].attempts[0].rivals[0]["epoch"] == 1
     given = dasmil.fit("das-mil", toy_bags(12), epochs=1, starts=3, restarts=0, model_options={"theta_init": 0.4})
     assert given[0].attempts[0].rivals == []  # a length that the user gave is not searched for
@@ -210,7 +212,7 @@ def test_starts_compete_on_parts_of_large_bags_and_the_chosen_one_sees_all(monke
 
 
 def test_a_chosen_start_trains_as_it_would_alone():
-    options = {"epochs": 4, "restarts": 0, "model_options": {"dropout": 0.0}}
+    options = {"epochs": 4, "restarts": 0, "simple_starts": 0, "model_options": {"dropout": 0.0}}
     bags = toy_bags(12, sizes=(6,))
     for seed in range(8):  # until a run prefers its first start, which is the one it has without a choice
         run = dasmil.fit("das-mil", bags, seeds=[seed], starts=2, starts_share=0.5, starts_until=1e-9, **options)[0]

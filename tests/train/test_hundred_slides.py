@@ -10,6 +10,7 @@ import dasmil
 from dasmil.stats import auroc
 from dasmil.train.feed import Feed
 from dasmil.train.held_out import Judge, chance_of
+from dasmil.types import Bag
 from tests.baselines.rare_pairs import rare_pairs
 
 
@@ -45,24 +46,80 @@ def test_the_users_model_takes_features_as_they_are(planted, tmp_path):
     assert float(account.contributions.sum() + account.bias) == pytest.approx(float(account.logit), abs=1e-4)
 
 
+def shuffled(bags, seed):
+    labels = np.random.default_rng(seed).permutation([bag.label for bag in bags])
+    return [dataclasses.replace(bag, label=int(label)) for bag, label in zip(bags, labels)]
+
+
 def test_shuffled_labels_are_not_learned_by_heart():
-    bags = rare_pairs(48)
-    labels = np.random.default_rng(3).permutation([bag.label for bag in bags])
-    bags = [dataclasses.replace(bag, label=int(label)) for bag, label in zip(bags, labels)]
-    run = dasmil.fit("das-mil", bags, epochs=12)[0]
+    run = dasmil.fit("das-mil", shuffled(rare_pairs(48), seed=3), epochs=12)[0]
     assert not run.fitted
     assert "nothing found" in run.reason
     assert run.train_loss > 0.2  # a memoriser comes to 0
 
 
-def test_the_run_directory_tells_what_held_out_bags_said(tmp_path):
+def test_the_run_directory_tells_what_folds_said_of_a_rule(tmp_path):
     dasmil.fit("das-mil", rare_pairs(32), epochs=1, out=tmp_path / "run")
     attempt = dasmil.Run.read(tmp_path / "run").seeds[0].status["attempts"][0]
     assert attempt["held_out"]["auroc"] >= 0.9
-    assert attempt["held_out"]["bags"] == 8
-    mean = attempt["preferred_to"][0]
-    assert mean["start"] == 0
-    assert mean["train_loss"] == mean["held_out"]["train_loss"] != mean["held_out"]["loss"]
+    assert attempt["held_out"]["bags"] == 32
+    assert attempt["held_out"]["chance"] < 0.01
+    assert attempt["preferred_to"] == []  # a rule that holds goes alone
+
+
+def test_the_run_directory_tells_what_held_out_bags_said(tmp_path):
+    """Without a rule that leads, starts compete on bags that they do not see."""
+    bags = shuffled(rare_pairs(32), seed=3)
+    dasmil.fit("das-mil", bags, epochs=4, out=tmp_path / "run")
+    attempt = dasmil.Run.read(tmp_path / "run").seeds[0].status["attempts"][0]
+    assert attempt["held_out"]["chance"] > 0.05
+    assert len(attempt["preferred_to"]) == attempt["held_out"]["starts"] - 1 >= 10
+    other = attempt["preferred_to"][0]
+    assert other["train_loss"] == other["held_out"]["train_loss"] != other["held_out"]["loss"]
+
+
+def compositions(slides, seed=0, more=0.06):
+    """The label is how many tiles are of a rare type, wherever they lie."""
+    rng = np.random.default_rng(seed)
+    means = 1.2 * np.random.default_rng(99).standard_normal((5, 96))
+    bags = []
+    for number in range(slides):
+        kinds = rng.integers(0, 4, 300)
+        kinds[rng.random(300) < rng.uniform(0.01, 0.05) + more * (number % 2)] = 4
+        features = torch.from_numpy(means[kinds] + rng.standard_normal((300, 96))).float()
+        bags.append(Bag(features, 2000 * torch.rand(300, 2), "um", f"s{seed}-{number}", label=number % 2))
+    return bags
+
+
+def test_a_label_by_composition_is_found_as_such():
+    run = dasmil.fit("das-mil", compositions(40), epochs=4)[0]
+    assert run.fitted
+    assert scored(run, compositions(60, seed=1)) >= 0.9
+
+
+def test_a_label_by_one_type_alone_starts_from_its_pairs():
+    """Two instances of one type: an instance is no pair with itself."""
+    model = dasmil.create_model(
+        "das-mil", in_features=4, hidden=4, out_features=4, self_pair=False, distance_scale=100.0
+    )
+    place = torch.tensor([3.0, 0, 0, 0])
+    assert model.begin_near(place, place, 100.0, 40.0)
+    model.eval().requires_grad_(False)
+    features = torch.zeros(40, 4)
+    features[:2, 0] = 3.0
+    coords = 1000 * torch.arange(40)[:, None].float().expand(-1, 2).clone()
+    apart = float(model(features, coords).logit)
+    coords[1] = coords[0] + 30
+    near = float(model(features, coords).logit)
+    assert near > apart + 0.5
+
+
+def test_few_bags_with_a_rule_that_holds_are_enough():
+    """Too few to hold some out: the rule goes alone, as folds of the bags judge it."""
+    run = dasmil.fit("das-mil", rare_pairs(24), epochs=6)[0]
+    assert run.fitted
+    assert run.attempts[0].held_out["bags"] == 24
+    assert scored(run, rare_pairs(40, seed=1)) >= 0.9
 
 
 def test_other_bags_change_nothing():

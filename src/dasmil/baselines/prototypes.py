@@ -46,24 +46,32 @@ def nearest_distances(bag: Bag, kinds: NDArray[np.int64], count: int, seed: int 
 
     Instances in different sections have no distance.
     """
+    return pair_distances(bag, [np.flatnonzero(kinds == kind) for kind in range(count)], seed)
+
+
+def pair_distances(bag: Bag, members: Sequence[NDArray[np.int64]], seed: int = 0) -> NDArray[np.float64]:
+    """The same for types that are given by the numbers of their instances and may overlap."""
     rng = np.random.default_rng(seed)
     places = bag.coords.double().numpy()
     extent = max(1.0, float(np.ptp(places, axis=0).max()))
     if bag.section is not None:
         apart = 2 * FAR * extent * bag.section.double().numpy()[:, None]
         places = np.concatenate([places, apart], axis=1)
-    chosen = [np.flatnonzero(kinds == kind) for kind in range(count)]
-    chosen = [rng.permutation(own)[:PER_TYPE] for own in chosen]
+    chosen = [rng.permutation(own)[:PER_TYPE] for own in members]
     trees = [KDTree(places[own]) if len(own) else None for own in chosen]
-    found = np.full(count * (count - 1) // 2, FAR * extent)
-    for number, (a, b) in enumerate(type_pairs(count)):
+    pairs = type_pairs(len(members))
+    found = np.full(len(pairs), FAR * extent)
+    for number, (a, b) in enumerate(pairs):
         large, small = (a, b) if len(chosen[a]) >= len(chosen[b]) else (b, a)
-        tree = trees[large]
-        if tree is not None and len(chosen[small]):
-            found[number] = min(found[number], tree.query(places[chosen[small]])[0].min())
+        tree, own = trees[large], chosen[small]
+        if tree is None or not len(own):
+            continue
+        nearest, which = tree.query(places[own], k=[1, 2])  # pyright: ignore[reportArgumentType]
+        itself = chosen[large][np.minimum(which, len(chosen[large]) - 1)] == own[:, None]
+        found[number] = min(found[number], np.where(itself, np.inf, nearest).min())
     return found
 
 
 def type_pairs(count: int) -> list[tuple[int, int]]:
-    """All pairs of different types."""
-    return [(a, b) for a in range(count) for b in range(a + 1, count)]
+    """All pairs of types, also of a type with itself."""
+    return [(a, b) for a in range(count) for b in range(a, count)]

@@ -160,6 +160,12 @@ class MILModel(nn.Module):
         """
         return False
 
+    def begin_share(self, centre: Tensor, share: float) -> bool:
+        """Start, untrained, as a measure of how many instances are like ``centre`` [encoded], steepest where they are
+        this share; False where the model cannot.
+        """
+        return False
+
     def begin_mean(self, direction: Tensor) -> bool:
         """Start, untrained, as the mean over instances of their encoded features in a direction [encoded]; False
         where the model cannot.

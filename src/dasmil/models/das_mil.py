@@ -115,6 +115,10 @@ class DASMIL(AttentionModel):
         can = layer is not None and layer.begin_near(first, second, length / self.distance_scale, instances)
         return can and self._begin_with_first_output()
 
+    def begin_share(self, centre: Tensor, share: float) -> bool:
+        layer = self._only_layer()
+        return layer is not None and layer.begin_share(centre, share) and self._begin_with_first_output()
+
     def begin_mean(self, direction: Tensor) -> bool:
         layer = self._only_layer()
         return layer is not None and layer.begin_mean(direction) and self._begin_with_first_output()

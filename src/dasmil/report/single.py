@@ -105,7 +105,9 @@ def lead_sentence(run: Run) -> str:
 def epochs_text(run: Run) -> str:
     """ "50 epochs", or "8 to 12 of at most 50 epochs" where runs ended early."""
     most = run.config["training"].get("epochs")
-    done = [len(seed.history["epoch"]) for seed in run.all_seeds]
+    done = [int(seed.history["epoch"][-1]) for seed in run.all_seeds]
+    if max(done) == 0:
+        return "no epoch of training (a simple rule, as training bags confirm it)"
     if min(done) == most:
         return f"{most} epochs"
     return f"{min(done)}{f' to {max(done)}' if max(done) > min(done) else ''} of at most {most} epochs"

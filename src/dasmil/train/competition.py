@@ -7,10 +7,13 @@ end of an attempt (`choose` for the last time, `found`).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
+from dasmil.models import MODELS
 from dasmil.train.evaluate import mean_losses
 from dasmil.train.held_out import FEWEST, SHARE, Judge, chance_of
 from dasmil.train.replicas import Replicas
@@ -29,22 +32,56 @@ START_RATES = (1.0, 2.0)
 """Learning rates of the starts of one length, in units of the run's, where features are not whitened."""
 CLEARLY = 0.3  # a start whose held-out loss is below this share of a constant guess is taken at once
 SPREAD = 1.0  # of the loss of a bag about its mean, in units of a constant guess
+SURELY = 3.0
+"""Standard errors by which the best of hundreds of epochs of other starts has to beat a rule that leads."""
+REFINED = 0.2  # a rule with a lower loss, as a share of a constant guess, trains to the end
 
 
-def judge_of(job: Job, train: Feed) -> Judge | None:
-    """The training bags that judge starts, where some compete and the bags are enough."""
-    return Judge.of(train) if job.competes and job.config.held_out else None
+def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[Start], Judge | None]:
+    """The starts of a first attempt, the simplest first, and the training bags that judge them.
+
+    With whitened directions also what simple rules find. A rule that leads goes alone where it clearly holds on
+    training bags that did not choose it, or where the bags that judge are too few to show that another is better.
+    """
+    judge = Judge.of(train) if job.competes and job.config.held_out else None
+    lengths = _lengths(job)
+    if directions is None or not _takes_simple(job):
+        return lengths, judge
+    if not job.competes:
+        return ([_mean_alone(train)] if job.position == "none" else lengths), None
+    if not job.config.held_out:
+        return lengths, None
+    found = simple_starts(train, judge.learn if judge else train, directions, job.config.simple_starts)
+    able = _begins(job, directions)
+    leader = found.leader(able)
+    if leader is not None and leader.evidence is not None:
+        margin = 1.0 if judge is None else _margin(judge) * SURELY
+        if leader.evidence.loss < max(CLEARLY, margin):
+            return [leader], None
+    if judge is None:
+        return lengths, None
+    first = [] if leader is None else found.on_learn[leader.kind][:1]
+    near = [start for start in found.on_learn["near"] if start not in first] if "near" in able else []
+    return [*first, *near[: job.config.simple_starts], *lengths], judge
 
 
-def line_up(job: Job, learn: Feed, directions: Directions | None, *, judged: bool) -> list[Start]:
-    """The starts of a first attempt, the simplest first; with whitened directions also those that simple rules find."""
-    starts = _lengths(job)
-    if directions is not None and _takes_simple(job):
-        if judged:
-            return [*simple_starts(learn, directions.within, job.config.simple_starts), *starts]
-        if job.position == "none":
-            return [mean_start(learn)]
-    return starts
+def _mean_alone(train: Feed) -> Start:
+    means = np.stack([train.bags[i].features.mean(0).numpy() for i in range(len(train.bags))])
+    return replace(mean_start(means, train.facts.labels, train.facts.patients), evidence=None)
+
+
+def _begins(job: Job, directions: Directions) -> set[str]:
+    """The kinds of simple starts that the model can begin with."""
+    sizes = {"in_features": len(directions), "encoder_features": len(directions)}
+    with torch.random.fork_rng(devices=[]):
+        model = MODELS[job.model](**{**job.options, **sizes})
+    some = torch.ones(model.encoded)
+    can = {
+        "mean": model.begin_mean(some),
+        "share": model.begin_share(some, 0.1),
+        "near": model.begin_near(some, 2 * some, 1.0, 10.0),
+    }
+    return {kind for kind, begun in can.items() if begun}
 
 
 def most_starts(job: Job) -> int:
@@ -85,6 +122,8 @@ class Competition:
 
     def begin(self, attempt: Attempt) -> None:
         """What the held-out bags say before the first step: a start may know something already."""
+        for state, number in zip(attempt.states, attempt.starts, strict=True):
+            self._note_evidence(state, self.factory.start(number))
         if self.judge is None:
             return
         feeds = (self.judge.learn, self.judge.feed)
@@ -94,6 +133,23 @@ class Competition:
             state.untrained = {"epoch": 0, "loss": loss, "auroc": auroc, "train_loss": train_loss}
             state.judged = state.untrained
         self.choose(attempt, last=False)
+
+    def _note_evidence(self, state: RunState, start: Start) -> None:
+        """What training bags that did not choose it say of a start from all training bags."""
+        known = start.evidence
+        if known is None:
+            return
+        guess = self.loss.constant_guess
+        state.judged = {
+            "epoch": 0, "loss": known.loss * guess, "auroc": known.auroc, "chance": known.chance,
+            "bags": len(known.losses),
+        }  # fmt: skip
+        if known.loss < REFINED:
+            return
+        if start.kind == "near":  # attention says it less sharply than the rule: it trains until it says as much
+            state.stop_below, state.stop_at = known.loss * guess, self.config.epochs
+        else:
+            state.stopped_epoch = 0
 
     def note(self, attempt: Attempt, table: list[Row]) -> None:
         """Hear the rows of an epoch, before they are noted: add what held-out bags say, and end runs."""
@@ -140,7 +196,7 @@ class Competition:
 
         Notes how often guesses, as many as starts and epochs were looked at, would do as well (``chance``).
         """
-        if self.judge and state.judged and len(self.loss.class_weights) == 2:
+        if self.judge and state.judged and "chance" not in state.judged and len(self.loss.class_weights) == 2:
             tried = state.judged.get("starts", 1) * (state.judged["epoch"] + 1)
             state.judged["chance"] = chance_of(self.judge.feed.facts.labels, state.judged["auroc"], int(tried))
         return state.judged.get("chance", 1.0) < CHANCE
@@ -156,11 +212,13 @@ class Competition:
         """
         assert self.judge is not None
         states = {r: attempt.states[r] for r in mine}
-        error = SPREAD * self.loss.constant_guess / math.sqrt(len(self.judge.feed.facts.ids))
-        enough = min(state.judged.get("loss", math.inf) for state in states.values()) + error
+        error = _margin(self.judge) * self.loss.constant_guess
+        lowest = min(state.judged.get("loss", math.inf) for state in states.values())
+        enough = lowest + error
         for r in mine:
-            simple = self.factory.start(attempt.starts[r]).kind != "length"
-            if simple and states[r].untrained.get("loss", math.inf) <= enough:
+            start = self.factory.start(attempt.starts[r])
+            limit = lowest + SURELY * error if start.leads else enough
+            if start.kind != "length" and states[r].untrained.get("loss", math.inf) <= limit:
                 states[r].judged = states[r].untrained
                 return r
         return next(r for r in mine if states[r].judged.get("loss", math.inf) <= enough)
@@ -181,7 +239,12 @@ class Competition:
         if state.judged["epoch"] == 0:
             model = self.factory.make(attempt.specs[best].seed, attempt.starts[best], whole=True)
             attempt.judged[best] = Replicas([model], self.device).flat.detach()[0]
-            state.stopped_epoch = 0
+            start = self.factory.start(attempt.starts[best])
+            if start.leads and start.on_all is not None:
+                attempt.replicas.flat.detach()[best] = attempt.judged[best]
+                self._note_evidence(state, start.on_all)
+            else:
+                state.stopped_epoch = 0
 
     def _note_rivals(self, attempt: Attempt, best: int, mine: list[int], losses: dict[int, float]) -> None:
         state = attempt.states[best]
@@ -195,7 +258,7 @@ class Competition:
             for r in mine if r != best
         ]  # fmt: skip
         if self.judge:
-            state.judged = {**state.judged, "starts": len(mine), "bags": len(self.judge.feed.facts.ids)}
+            state.judged = {"bags": len(self.judge.feed.facts.ids), **state.judged, "starts": len(mine)}
 
     def _note_judged(self, attempt: Attempt, table: list[Row]) -> None:
         """While starts compete: their loss on the bags that judge them, and the weights where it was lowest."""
@@ -231,6 +294,11 @@ class Competition:
             if ended:
                 state.stopped_epoch = int(row["epoch"])
                 attempt.judged[run] = attempt.replicas.flat.detach()[run]
+
+
+def _margin(judge: Judge) -> float:
+    """The standard error of a mean loss on the bags that judge, as a share of a constant guess."""
+    return SPREAD / math.sqrt(len(judge.feed.facts.ids))
 
 
 def _latest(state: RunState, name: str) -> float:

@@ -64,6 +64,8 @@ class Attempt:
 
     def run(self, after_epoch: Callable[[float], None]) -> None:
         """Do the epochs that are left; after_epoch hears the seconds that each took."""
+        if self.epoch == 0 and all(state.stopped_epoch == 0 for state in self.states):
+            self._note_untrained()
         with feature_dropout(self.replicas.models, self.config.feature_dropout):
             while self.epoch < self.config.epochs and any(state.stopped_epoch is None for state in self.states):
                 begun = time.perf_counter()
@@ -73,6 +75,14 @@ class Attempt:
                     self.states[run].history.append({**row, "seconds": seconds})
                 self.epoch += 1
                 after_epoch(seconds)
+
+    def _note_untrained(self) -> None:
+        """Row 0 of runs that stay as they begin: what they say of all bags."""
+        logits, bags = self.scored(self.train), np.arange(len(self.train.facts.ids))[:, None]
+        losses = torch.tensor([mean_losses(self.loss, logits, self.train.facts.labels)])
+        seen = torch.from_numpy(np.moveaxis(logits, 0, 1))
+        for state, row in zip(self.states, self._epoch_rows(-1, losses, seen, bags.repeat(len(self.states), 1))):
+            state.history.append({**row, "seconds": 0.0})
 
     def keep(self, chosen: list[int]) -> None:
         """Go on with these replicas only."""

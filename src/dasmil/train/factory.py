@@ -14,7 +14,7 @@ from dasmil.models.base import MILModel
 from dasmil.train.defaults import fit_to_features
 from dasmil.train.distances import Lengths, with_start
 from dasmil.train.feed import Feed
-from dasmil.train.starts import Start, begin, mean_start
+from dasmil.train.starts import Start, begin
 
 
 class Factory:
@@ -62,8 +62,8 @@ class Factory:
         """The untrained model of a run and a start; whole: what it starts from is fitted to all training bags."""
         start = self.start(number)
         feed = self.train if whole else self.learn
-        if whole and start.kind == "mean":
-            start = mean_start(feed)
+        if whole and start.on_all is not None:
+            start = start.on_all
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]) >> 1)
             model = create_model(self.name, **with_start(self.name, self.options, self.lengths, start.number))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from dasmil.baselines.whitening import MOST, Directions, Sample, WhitenedBags
+from dasmil.baselines.whitening import Directions, Sample, WhitenedBags
 from dasmil.devices import choose_device
 from dasmil.errors import InputError
-from dasmil.train.competition import judge_of, line_up
+from dasmil.train.competition import line_up
 from dasmil.train.config import TrainingConfig
 from dasmil.train.distances import with_scale
 from dasmil.train.factory import Factory
@@ -71,13 +71,12 @@ def gather(job: Job, sets: BagSets) -> Material:
     train, val, directions = sets.train, sets.val, None
     loss = BagLoss.of(train.facts.labels, classes, config.balance_classes, device)
     if job.whitens:
-        directions = sets.sample.directions(job.options.get("encoder_features") or MOST)
+        directions = sets.sample.directions(job.options.get("encoder_features"))
         train = whitened_feed(train, directions, device, config.memory_gb)
         val = None if val is None else whitened_feed(val, directions, device, config.memory_gb)
     options, lengths = with_scale(job, train)
-    judge = judge_of(job, train)
+    starts, judge = line_up(job, train, directions)
     learn = judge.learn if judge else train
-    starts = line_up(job, learn, directions, judged=judge is not None)
     factory = Factory(
         job.model,
         options,

@@ -1,0 +1,93 @@
+"""The scan for shares and pairs of types: numbers by brute force, the planted rule among all others, honest folds."""
+
+import numpy as np
+import pytest
+import torch
+
+from dasmil.baselines.prototypes import nearest_distances, type_pairs
+from dasmil.baselines.rules import aurocs, cross_fitted, find_rules, parting_value, scan_bags
+from dasmil.baselines.whitening import Sample, WhitenedBags
+from dasmil.stats import auroc
+from dasmil.types import Bag
+from tests.baselines.rare_pairs import rare_pairs
+
+
+@pytest.mark.parametrize("sections", [False, True])
+def test_nearest_distances_are_those_of_all_pairs(sections):
+    rng = np.random.default_rng(1)
+    kinds = rng.integers(0, 3, 60)
+    section = torch.from_numpy(rng.integers(0, 2, 60)) if sections else None
+    bag = Bag(torch.zeros(60, 1), 1000 * torch.rand(60, 2), "um", "b", section=section)
+    places = bag.coords.double().numpy()
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    if section is not None:
+        apart[section.numpy()[:, None] != section.numpy()[None]] = np.inf
+    np.fill_diagonal(apart, np.inf)  # an instance is no pair with itself
+    wanted = [apart[np.ix_(kinds == a, kinds == b)].min() for a, b in type_pairs(4) if b < 3]
+    found = nearest_distances(bag, kinds, 4)
+    np.testing.assert_allclose([d for d, (a, b) in zip(found, type_pairs(4)) if b < 3], wanted, rtol=1e-6)
+    assert all(d > 5 * 1000 for d, (a, b) in zip(found, type_pairs(4)) if b == 3)  # a type that is not there
+
+
+def test_the_value_lies_in_the_gap():
+    distances = np.array([100.0, 200, 390, 520, 900, 1000])
+    near = np.array([True, True, True, False, False, False])
+    assert 390 < parting_value(distances, near) < 520
+
+
+def test_aurocs_of_all_columns_are_those_of_each():
+    rng = np.random.default_rng(0)
+    columns, labels = rng.integers(0, 5, (30, 7)).astype(float), rng.permutation(np.arange(30) % 2)
+    wanted = [auroc(column, labels == 1)[0] for column in columns.T]
+    np.testing.assert_allclose(aurocs(columns, labels == 1), wanted, rtol=1e-12)
+
+
+def scanned(bags):
+    sample = Sample()
+    for bag in bags:
+        sample.add(bag)
+    directions = sample.directions()
+    return scan_bags(list(WhitenedBags(bags, directions)), directions), directions
+
+
+def test_the_planted_pair_is_found_and_holds_on_other_slides():
+    bags, others = rare_pairs(40), rare_pairs(40, seed=1)
+    scan, directions = scanned(bags)
+    labels, patients = np.array([bag.label for bag in bags]), [bag.bag_id for bag in bags]
+    share, near = find_rules(scan, labels, patients, most=6)
+    assert (share.kind, near.kind) == ("share", "near")
+    assert auroc(share.logits, labels == 1)[0] < 0.75  # both classes have as many of every type
+    assert auroc(near.logits, labels == 1)[0] > 0.98  # of slides that did not choose the pair
+    best = near.rules[0]
+    assert best.auroc == 1.0
+    assert 360 < best.value < 572  # 400 to 520 um tells the classes apart
+    # On slides that were not scanned: how near the two places' own tiles come.
+    smallest = []
+    for bag in WhitenedBags(others, directions):
+        x = bag.features[:, : directions.within].numpy()
+        own = [np.flatnonzero(x @ c / (c @ c) > 0.5) for c in (best.first, best.second)]
+        a, b = (bag.coords.numpy()[i] for i in own)
+        smallest.append(np.linalg.norm(a[:, None] - b[None], axis=-1).min())
+    assert np.mean([(d < best.value) == bool(bag.label) for d, bag in zip(smallest, others)]) > 0.95
+
+
+def test_folds_are_honest_about_the_best_of_many_numbers():
+    """The best of 500 blind numbers looks good on the bags that chose it, and is worth nothing on others."""
+    rng = np.random.default_rng(0)
+    labels, patients = np.arange(60) % 2, [str(i) for i in range(60)]
+    scores = []
+    for _ in range(5):
+        columns = rng.standard_normal((60, 500))
+        assert np.abs(aurocs(columns, labels == 1) - 0.5).max() > 0.2
+        scores.append(auroc(cross_fitted(columns, labels, patients), labels == 1)[0])
+    assert abs(np.mean(scores) - 0.5) < 0.12
+
+
+def test_folds_keep_the_bags_of_a_patient_together():
+    """A number that only names the patient tells nothing about other patients."""
+    labels = np.repeat(np.arange(20) % 2, 4)
+    patients = [str(i) for i in np.repeat(np.arange(20), 4)]
+    own = np.repeat(np.random.default_rng(1).standard_normal((20, 200)), 4, axis=0)
+    apart = auroc(cross_fitted(own, labels, patients), labels == 1)[0]
+    mixed = auroc(cross_fitted(own, labels, [str(i) for i in range(80)]), labels == 1)[0]
+    assert mixed > apart + 0.1
