@@ -73,7 +73,10 @@ def test_a_table_that_differs_from_the_bags_is_said(tmp_path: Path) -> None:
         "class '0' has 1 patient, expected at least 3: training, validation and test need one each",
         "class '1' has 1 patient, expected at least 3: training, validation and test need one each",
     ]
-    assert result.cohort == ["2 slides of 2 patients; 1 of class 0, 1 of class 1"]
+    assert result.cohort == [
+        "2 slides of 2 patients; 1 of class 0, 1 of class 1",
+        "Positive: 1, the larger number (--positive 0 for the other)",
+    ]
 
 
 def test_every_illness(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_the_command_line(real_slide, tmp_path, capsys):
     text = capsys.readouterr()
     assert "CMU-1-Small-Region  done" in text.out
     assert f"{out}/summary.json" in text.out
-    assert "1/1 CMU-1-Small-Region: done" in text.err
+    assert text.err == ""  # quick work leaves no line of progress in a log
     assert read_bag_info(out / "CMU-1-Small-Region.h5").metadata["tissue"]["fraction"] == 0.5
     assert not (out / "qc").exists()
     (tmp_path / "bad.svs").write_text("x")
