@@ -18,7 +18,7 @@ from dasmil.errors import InputError
 from dasmil.train.competition import most_starts
 from dasmil.train.fit import fit_job
 from dasmil.train.job import Given, Job, Outline, prepare
-from dasmil.train.plan import Measured, make_plan, measure
+from dasmil.train.plan import Measurement, make_plan, measure
 from dasmil.types import Bag
 from tests.baselines.rare_pairs import rare_pairs
 
@@ -30,8 +30,8 @@ def job(model: str, bags: int, in_features: int, **given: Any) -> Job:
 
 
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(job: Job, n: int, **options: object) -> Measured:
-        return Measured(n, 2 * (0.01 + 1e-5 * n + 1e-8 * n * n), 2.0, 300 * MB, int(10 * MB + 20_000 * n))
+    def measured(job: Job, n: int, **options: object) -> Measurement:
+        return Measurement(n, 2 * (0.01 + 1e-5 * n + 1e-8 * n * n), 2.0, 300 * MB, int(10 * MB + 20_000 * n))
 
     monkeypatch.setattr(plan_module, "measure", measured)
 
@@ -65,9 +65,9 @@ def test_starts_compete_on_parts_of_large_bags(monkeypatch: pytest.MonkeyPatch) 
 def test_with_a_radius_cost_follows_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def measured(job: Job, n: int, *, spacing: float, **options: object) -> Measured:
+    def measured(job: Job, n: int, *, spacing: float, **options: object) -> Measurement:
         asked.append(spacing)
-        return Measured(n, 0.01 + 1e-5 * n * (1.02 if n > 5000 else 1.0), 1.0, 300 * MB, int(10 * MB + 20_000 * n))
+        return Measurement(n, 0.01 + 1e-5 * n * (1.02 if n > 5000 else 1.0), 1.0, 300 * MB, int(10 * MB + 20_000 * n))
 
     monkeypatch.setattr(plan_module, "measure", measured)
     plan = make_plan(job("das-mil", 2, 8, options={"radius": 50.0}), [500_000], memory_gb=4, spacing=9.0)
@@ -162,13 +162,13 @@ def test_small_bags_do_not_hide_what_large_ones_need(
     hidden = 30 * MB
     monkeypatch.setattr(
         plan_module, "measure",
-        lambda job, n, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, max(0, 20_000 * n - hidden)),
+        lambda job, n, **_: Measurement(n, 1e-5 * n, 1.0, 300 * MB, max(0, 20_000 * n - hidden)),
     )  # fmt: skip
     plan = make_plan(job("das-mil", 2, 8), [30, 50], memory_gb=4)
     assert [probe.n for probe in plan.probes] == [256, 512, 1024, 8192]
     fits = (4096 - 300) * MB / (20_000 * (1 - hidden / (20_000 * 8192)) + 3 * 4 * 10)  # a line through the last probe
     assert plan.largest_bag == pytest.approx(fits, rel=0.02)
-    monkeypatch.setattr(plan_module, "measure", lambda job, n, **_: Measured(n, 1e-5 * n, 1.0, 300 * MB, 0))
+    monkeypatch.setattr(plan_module, "measure", lambda job, n, **_: Measurement(n, 1e-5 * n, 1.0, 300 * MB, 0))
     app(["plan", "--sizes", "30", "--in-features", "8", "--memory-gb", "4"], exit_on_error=False,
         result_action="return_value")  # fmt: skip
     assert "largest bag         10,000,000 or more instances fit into 4.0 GB" in capsys.readouterr().out

@@ -83,10 +83,7 @@ def split_layer(
         for rows in attention.blocks(head, index):
             norms.append(rows.norm)
             g = weights[head, rows.index]
-            by_features = rows.weights * (g @ attention.value[head].T)
-            by_distance = torch.zeros_like(by_features)
-            if rows.mix is not None and attention.value_embed is not None:
-                by_distance = rows.weights * rows.mix.rows(g @ attention.value_embed[head].T)
+            by_features, by_distance = _parts(attention, rows, g)
             pair = by_features + by_distance
             features += by_features.sum(0)
             distance += by_distance.sum(0)
@@ -123,6 +120,14 @@ def split_layer(
         rows=tuple(computed),
         grouped=grouped,
     )
+
+
+def _parts(attention: PairAttention, rows: Rows, g: Tensor) -> tuple[Tensor, Tensor]:
+    """What every pair of these rows contributes: by features, and by distance alone."""
+    by_features = rows.weights * (g @ attention.value[rows.head].T)
+    if rows.mix is None or attention.value_embed is None:
+        return by_features, torch.zeros_like(by_features)
+    return by_features, rows.weights * rows.mix.rows(g @ attention.value_embed[rows.head].T)
 
 
 def _pairs(attention: PairAttention, rows: Rows, pair: Tensor, by_distance: Tensor, top: int) -> list[Pair]:

@@ -146,18 +146,7 @@ def space_test_folds(
     if unknown:
         raise InputError(f"unknown change {unknown[0]!r} of coordinates, known: {', '.join(CHANGES)}")
     known = [[(bag.bag_id, bag.label, bag.patient_id or bag.bag_id) for bag in bags] for _, bags in parts]
-    every = [row for rows in known for row in rows]
-    missing = [bag_id for bag_id, label, _ in every if label is None]
-    if missing:
-        raise DataError(
-            f"{len(missing)} of {len(every)} bags have no label, the first is {missing[0]!r}: "
-            "the space test needs labels"
-        )
-    used = [k for k, rows in enumerate(known) if len({label for _, label, _ in rows}) > 1]
-    if not used:
-        first = every[0][1] if every else "-"
-        where = "in every fold" if len(parts) > 1 else f"{first}"
-        raise DataError(f"all {len(every)} bags have the label {where}: an AUROC needs two classes")
+    used = _with_two_classes(known)
     kept = [parts[k] for k in used]
     labels = [np.array([label for _, label, _ in known[k]]) for k in used]
     patients = [patient for k in used for _, _, patient in known[k]]
@@ -191,3 +180,20 @@ def space_test_folds(
     low, high = honest_interval("auroc", base, interval(base_draws), folds)
     n_models = sum(len(models) for models, _ in kept)
     return SpaceTest(len(patients), len(set(patients)), n_models, base, low, high, tuple(rows))
+
+
+def _with_two_classes(known: Sequence[Sequence[tuple[str, int | None, str]]]) -> list[int]:
+    """The folds that have an AUROC; known: id, label and patient of the bags of every fold."""
+    every = [row for rows in known for row in rows]
+    missing = [bag_id for bag_id, label, _ in every if label is None]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of {len(every)} bags have no label, the first is {missing[0]!r}: "
+            "the space test needs labels"
+        )
+    used = [k for k, rows in enumerate(known) if len({label for _, label, _ in rows}) > 1]
+    if not used:
+        first = every[0][1] if every else "-"
+        where = "in every fold" if len(known) > 1 else f"{first}"
+        raise DataError(f"all {len(every)} bags have the label {where}: an AUROC needs two classes")
+    return used

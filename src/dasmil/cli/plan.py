@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from dasmil.cli.cohort_arguments import CohortArguments
+
+if TYPE_CHECKING:
+    from dasmil.train.plan import Measurement, Plan
 
 app = App(name="plan", help="Predict memory and time of training on a cohort.")
 
@@ -65,11 +68,10 @@ def plan(
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display
     from dasmil.data.showing import Showing, showing_text, what_shows
-    from dasmil.engine.progress import duration
     from dasmil.errors import InputError
     from dasmil.study.settings import gather_settings
     from dasmil.train.job import Given, Outline, prepare
-    from dasmil.train.plan import LARGEST_ANSWER, make_plan, measure
+    from dasmil.train.plan import make_plan, measure
 
     if sizes and cohort.bags is not None:
         raise InputError("--sizes and --bags were given: plan for one of them")
@@ -111,23 +113,12 @@ def plan(
     answer["shows"] = [part.as_json() for part in shows]
     if check:
         measured = measure(job, max(sizes), seeds=seeds, threads=threads, spacing=spacing_um)
-        answer["check"] = {
-            "n": measured.n,
-            "seconds": {
-                "predicted": found.seconds(measured.n),
-                "measured": measured.seconds_per_bag / max(1.0, measured.cores),
-            },
-            "bytes": {
-                "predicted": found.probes[-1].base_bytes + found.step_bytes(measured.n),
-                "measured": measured.base_bytes + measured.step_bytes,
-            },
-        }
+        answer["check"] = _compared(found, measured)
     if json:
         import json as json_module
 
         print(json_module.dumps(answer, indent=2))
         return 0
-    gb = 2**30
     counts = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     print(
         f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {counts} instances with {width} features; "
@@ -135,6 +126,30 @@ def plan(
     )
     if neighbours is not None:
         print(f"within the radius   {neighbours:,.0f} instances, of {radius:,g} um around one")
+    _print(found, answer.get("check"), told)
+    return 0
+
+
+def _compared(plan: Plan, measured: Measurement) -> dict[str, Any]:
+    """What the plan says of a bag of this size, and what was measured."""
+    return {
+        "n": measured.n,
+        "seconds": {
+            "predicted": plan.seconds(measured.n),
+            "measured": measured.seconds_per_bag / max(1.0, measured.cores),
+        },
+        "bytes": {
+            "predicted": plan.probes[-1].base_bytes + plan.step_bytes(measured.n),
+            "measured": measured.base_bytes + measured.step_bytes,
+        },
+    }
+
+
+def _print(found: Plan, check: dict[str, Any] | None, told: str) -> None:
+    from dasmil.engine.progress import duration
+    from dasmil.train.plan import LARGEST_ANSWER
+
+    gb = 2**30
     print(f"time per epoch      {duration(found.seconds_per_epoch)}")
     fastest, slowest = (duration(value) for value in found.seconds_in_all)
     span = fastest if fastest == slowest else f"{fastest} to {slowest}"
@@ -147,11 +162,10 @@ def plan(
         print(told)
     if found.peak_bytes > found.memory_limit:
         print("This does not fit: use --max-instances, fewer --seeds, or a machine with more memory.")
-    if check:
-        for what, pair in answer["check"].items():
+    if check is not None:
+        for what, pair in check.items():
             if isinstance(pair, dict):
                 size, unit = (gb, "GB") if what == "bytes" else (1, "s")
                 expected, seen = (pair[key] / size for key in ("predicted", "measured"))
                 values = f"predicted {expected:.3g} {unit}, measured {seen:.3g} {unit}, ratio {expected / seen:.2f}"
-                print(f"check, {max(sizes):,} instances: {values}")
-    return 0
+                print(f"check, {check['n']:,} instances: {values}")

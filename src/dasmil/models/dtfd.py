@@ -29,7 +29,7 @@ class GatedScores(nn.Module):
         return self.weight(self.tanh(m).tanh() * self.gate(m).sigmoid()).squeeze(-1)
 
 
-class Distilled(NamedTuple):
+class DistilledRows(NamedTuple):
     """What the first tier gives to the second: rows [r, f]; weights [r, n]: of the instances m in each row."""
 
     rows: Tensor
@@ -74,7 +74,7 @@ class DTFDAggregator(BagByBag):
         found = self._first_tier(m)
         return (self.tier2(found.rows).softmax(0) @ found.weights).unsqueeze(-1) * m
 
-    def _first_tier(self, m: Tensor) -> Distilled:
+    def _first_tier(self, m: Tensor) -> DistilledRows:
         scores = self.tier1(m)
         weights, sides = [], []
         for members in self.members(len(m), m.device):
@@ -88,7 +88,7 @@ class DTFDAggregator(BagByBag):
             elif self.distil == "afs":  # an empty pseudo-bag is a row of zeros
                 weights.append(m.new_zeros(1, len(m)))
         together = torch.cat(weights)
-        return Distilled(together @ m, together, torch.stack(sides))
+        return DistilledRows(together @ m, together, torch.stack(sides))
 
     def _distilled(self, own: Tensor, attention: Tensor) -> Tensor:
         """Weights [r, members] of the rows that a pseudo-bag gives to the second tier."""

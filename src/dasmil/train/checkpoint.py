@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dasmil.errors import DataError
-from dasmil.train.state import Finished, RunState
+from dasmil.train.state import FinishedAttempt, RunState
 
 VERSION = 2  # 1: runs that trained together drew their random numbers together
 
@@ -42,7 +42,7 @@ class Checkpoint:
 
     attempt: int
     rows: list[int]
-    finished: list[list[Finished]]
+    finished: list[list[FinishedAttempt]]
     kept: dict[int, Tensor]
     together: Together | None
     threads: int = field(default_factory=torch.get_num_threads)
@@ -85,7 +85,7 @@ def _read(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Checkpoint
         if "flat" in own:
             states = [RunState(**s) for s in state["states"]]
             together = Together(list(state["starts"]), int(state["epoch"]), states, own)
-        finished = [[Finished(**f) for f in attempts] for attempts in state["attempts"]]
+        finished = [[FinishedAttempt(**f) for f in attempts] for attempts in state["attempts"]]
         return Checkpoint(int(state["attempt"]), list(state["rows"]), finished, kept, together, int(state["threads"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(

@@ -176,10 +176,7 @@ class Feed:
             patient_ids.append(bag.patient_id)
             labels.append(UNLABELLED if bag.label is None else bag.label)
             sizes.append(len(bag))
-            digest.update(f"{bag.bag_id}\0{bag.label}\0{len(bag)}\0".encode())
-            for tensor in (bag.coords, bag.features, bag.section):
-                if tensor is not None:
-                    digest.update(memoryview(tensor.contiguous().view(torch.uint8).numpy()))  # pyright: ignore
+            _digest(bag, digest)
             size_bytes += bag.features.numel() * 4
             norm = torch.linalg.vector_norm
             values = bag.features.to(torch.float32)
@@ -190,9 +187,7 @@ class Feed:
                 if size_bytes > limit:
                     kept = None
         assert first is not None
-        if len(set(ids)) < len(ids):
-            twice = next(i for i in ids if ids.count(i) > 1)
-            raise DataError(f"two {name} bags have the id {twice!r}: bag ids must be unique")
+        _check_ids(ids, name)
         self.facts = Facts(
             tuple(ids),
             tuple(patient_ids),
@@ -305,6 +300,20 @@ def _grouped(bags: list[Bag], sizes: NDArray[np.int64], device: torch.device) ->
         coords = torch.stack([b.coords for b in chosen])
         groups.append(Group(members, features.to(device, torch.float32), coords.to(device), section))
     return groups
+
+
+def _digest(bag: Bag, digest: hashlib._Hash) -> None:
+    """Add all that makes a bag what it is."""
+    digest.update(f"{bag.bag_id}\0{bag.label}\0{len(bag)}\0".encode())
+    for tensor in (bag.coords, bag.features, bag.section):
+        if tensor is not None:
+            digest.update(memoryview(tensor.contiguous().view(torch.uint8).numpy()))  # pyright: ignore
+
+
+def _check_ids(ids: Sequence[str], name: str) -> None:
+    if len(set(ids)) < len(ids):
+        twice = next(i for i in ids if ids.count(i) > 1)
+        raise DataError(f"two {name} bags have the id {twice!r}: bag ids must be unique")
 
 
 def _check(bag: Bag, first: Bag, name: str, labelled: bool) -> None:

@@ -35,7 +35,7 @@ QUADRATIC_FROM = 1.6  # power of n with which the memory of the two largest prob
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One probe: training on bags of n instances. step_bytes is what training needs on top of holding the bags.
 
     seconds_per_bag: processor time of a step, summed over threads; cores: how many of them were busy at once.
@@ -52,7 +52,7 @@ class Measured:
 class Plan:
     """Predicted cost of an epoch and the memory at its worst moment."""
 
-    probes: list[Measured]
+    probes: list[Measurement]
     seconds_per_epoch: float
     peak_bytes: int
     largest_bag: int
@@ -148,11 +148,11 @@ def _probes(
     threads: int | None,
     spacing: float,
     on_probe: Callable[[int, int], None] | None,
-) -> list[Measured]:
+) -> list[Measurement]:
     """Measurements of three sizes up to the largest bag, and of a fourth one where that is cheap."""
     top = min(max(largest, SMALLEST_PROBE * 4), LARGEST_PROBE)
     chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
-    probes: list[Measured] = []
+    probes: list[Measurement] = []
 
     def probe(n: int) -> None:
         if on_probe:
@@ -168,13 +168,13 @@ def _probes(
     return probes
 
 
-def _seconds(probes: Sequence[Measured], powers: int) -> np.ndarray:
+def _seconds(probes: Sequence[Measurement], powers: int) -> np.ndarray:
     """Coefficients of the time of a step: processor time, because the clock on the wall also counts other programs."""
     cores = max(1.0, *(p.cores for p in probes))
     return _extend([p.n for p in probes], [p.seconds_per_bag / cores for p in probes], powers)
 
 
-def _memory(probes: Sequence[Measured]) -> np.ndarray:
+def _memory(probes: Sequence[Measurement]) -> np.ndarray:
     """Coefficients of the memory of a step.
 
     Memory that does not clearly grow with n^2 is extended as a line: one noisy probe would bend a curve far off.
@@ -185,7 +185,7 @@ def _memory(probes: Sequence[Measured]) -> np.ndarray:
     return _extend([p.n for p in telling], [p.step_bytes for p in telling], powers)
 
 
-def measure(job: Job, n: int, *, seeds: int = 1, threads: int | None = None, spacing: float = SPACING) -> Measured:
+def measure(job: Job, n: int, *, seeds: int = 1, threads: int | None = None, spacing: float = SPACING) -> Measurement:
     """Train two bags of n random instances for two epochs in a process of its own and report what it took."""
     request = {"job": job.as_json(), "n": n, "seeds": seeds, "threads": threads, "spacing": spacing}
     done = subprocess.run(
@@ -194,7 +194,7 @@ def measure(job: Job, n: int, *, seeds: int = 1, threads: int | None = None, spa
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise InputError(f"{job.model} cannot train on bags of {n:,} instances here: {reason}")
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+    return Measurement(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def peak_memory() -> int:
@@ -237,7 +237,7 @@ PROBE_SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _probe(request: dict[str, Any]) -> Measured:
+def _probe(request: dict[str, Any]) -> Measurement:
     """The work of the child process."""
     import torch
 
@@ -263,7 +263,7 @@ def _probe(request: dict[str, Any]) -> Measured:
     held = peak_memory()
     tries = [train(bags) for _ in range(2)]
     seconds = min(used for used, _ in tries) / PROBE_BAGS
-    return Measured(request["n"], seconds, max(cores for _, cores in tries), base, max(0, peak_memory() - held))
+    return Measurement(request["n"], seconds, max(cores for _, cores in tries), base, max(0, peak_memory() - held))
 
 
 def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:

@@ -15,7 +15,7 @@ from dasmil.train.competition import Competition
 from dasmil.train.epochs import Attempt
 from dasmil.train.material import Material
 from dasmil.train.replicas import Replicas
-from dasmil.train.state import Finished, Progress, RunSpec, RunState
+from dasmil.train.state import FinishedAttempt, Progress, RunSpec, RunState
 
 
 class Training:
@@ -37,10 +37,10 @@ class Training:
         self.factory, self.config, self.device = material.factory, material.config, material.device
         self.competition = Competition(material)
         self.note = note or (lambda text: None)
-        self.attempts: list[list[Finished]] = [[] for _ in specs]  # per run
+        self.attempts: list[list[FinishedAttempt]] = [[] for _ in specs]  # per run
         self.kept: dict[int, Tensor] = {}  # per run the weights of the best attempt so far
 
-    def run(self) -> list[tuple[MILModel, list[Finished]]]:
+    def run(self) -> list[tuple[MILModel, list[FinishedAttempt]]]:
         """Train to the end, from where the store left off; per run its model and its attempts, the chosen one first."""
         rows, number = list(range(len(self.specs))), 0
         saved = Checkpoint.load(self.store) if self.store else None
@@ -57,7 +57,7 @@ class Training:
             self._save(number, rows, None)
         return [self._result(row) for row in range(len(self.specs))]
 
-    def _result(self, row: int) -> tuple[MILModel, list[Finished]]:
+    def _result(self, row: int) -> tuple[MILModel, list[FinishedAttempt]]:
         finished = self.attempts[row]
         chosen = min(finished, key=_loss_of)
         replicas = Replicas([self.factory.make(self.specs[row].seed, chosen.start)], self.device)
@@ -134,7 +134,7 @@ class Training:
                 loss, fitted = float("inf"), False
                 reason = "training diverged (its loss is no finite number): the untrained weights are kept"
                 weights = Replicas([self.factory.make(self.specs[row].seed, start)], self.device).flat.detach()[0]
-            finished = Finished(
+            finished = FinishedAttempt(
                 number, loss, fitted, reason, attempt.kept_epoch(run), state.history,
                 dict(attempt.replicas.models[run].config), start=start, rivals=state.rivals, held_out=state.judged,
             )  # fmt: skip
@@ -178,6 +178,6 @@ class Training:
         return list(dict.fromkeys(saved.rows)), saved.attempt
 
 
-def _loss_of(finished: Finished) -> float:
+def _loss_of(finished: FinishedAttempt) -> float:
     """What attempts are compared by: the loss on held-out bags where there are some, else on the training bags."""
     return finished.held_out.get("loss", finished.train_loss)

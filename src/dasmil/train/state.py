@@ -40,7 +40,7 @@ class RunState:
 
 
 @dataclass
-class Finished:
+class FinishedAttempt:
     """The outcome of one attempt of one run."""
 
     attempt: int

@@ -12,7 +12,7 @@ from dasmil.models.base import MILModel
 from dasmil.stats import probabilities
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
-from dasmil.train.state import Finished
+from dasmil.train.state import FinishedAttempt
 from dasmil.types import Bag
 
 
@@ -32,7 +32,7 @@ class TrainedRun:
     train_loss: float
     epoch: int
     """The epoch of the weights."""
-    attempts: list[Finished]
+    attempts: list[FinishedAttempt]
     """The chosen attempt first."""
 
     @property

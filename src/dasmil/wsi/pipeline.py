@@ -137,25 +137,13 @@ def _extract(
 ) -> None:
     target = out_dir / f"{result.slide}.h5"
     tile_px = config.tile_px or encoder.input_px
-    described = config.described(encoder.name, encoder.sha256, tile_px)
     marks = _marks(path, config, encoder)
     remove_leftovers(out_dir, result.slide)
     if target.exists() and not options.force:
-        found = read_marks(target)
-        if found == marks:
-            result.status, result.bag = "skipped", str(target)
-            recall(result, out_dir)
-            return
-        difference = (
-            "which is damaged or was made by another program"
-            if found is None
-            else "made from another file"
-            if found[0] == marks[0]
-            else "made with other settings"
-        )
-        raise DataError(
-            f"{path}: there is already {target}, {difference}; use --force to make it again, or another folder"
-        )
+        _check_same(path, target, marks)
+        result.status, result.bag = "skipped", str(target)
+        recall(result, out_dir)
+        return
     with Slide(path, config.mpp) as slide, ThreadPoolExecutor(worker_count(slide, config, encoder, options)) as pool:
         try:
             work = SlideWork(slide, config, encoder, options, pool, progress, result)
@@ -184,7 +172,7 @@ def _extract(
         "encoder_sha256": encoder.sha256,
         "stain": config.stain,
         "tissue": asdict(config.tissue),
-        "config": described,
+        "config": config.described(encoder.name, encoder.sha256, tile_px),
         "config_hash": marks[0],
         "source_fingerprint": marks[1],
         "source": path.name,
@@ -193,6 +181,18 @@ def _extract(
     save_features(target, bag, config.format)
     result.status, result.bag = "done", str(target)
     _remember(result, out_dir, options)
+
+
+def _check_same(path: Path, target: Path, marks: tuple[str, str]) -> None:
+    """Refuse to take a bag for finished that is not what this slide and these settings give."""
+    found = read_marks(target)
+    if found == marks:
+        return
+    if found is None:
+        difference = "which is damaged or was made by another program"
+    else:
+        difference = "made from another file" if found[0] == marks[0] else "made with other settings"
+    raise DataError(f"{path}: there is already {target}, {difference}; use --force to make it again, or another folder")
 
 
 def _remember(result: SlideResult, out_dir: Path, options: RunOptions) -> None:

@@ -26,6 +26,10 @@ from dasmil.vocabulary import SCORES, UNIT_SYMBOL
 from dasmil.vocabulary import score as words
 
 SHOWN_PAIRS, SHOWN_INSTANCES, SHOWN_SUMS = 15, 10, 8
+PAIRS_NOTE = (
+    "Row i of the attention won the maximum of at least one feature (or was averaged); the contribution is "
+    "what it took from instance j, times the classifier's weights. A dot is a pair at its distance."
+)
 
 
 def write_page(
@@ -59,19 +63,6 @@ def write_page(
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    truth = bag.metadata.get("threshold_px")
-    phi = None
-    if model.learned_distances():
-        last = max(row["layer"] for row in model.learned_distances())
-        phi = to_svg(
-            phi_figure(
-                phis([model], last),
-                truth=Truth(float(truth), bool(bag.metadata.get("farther"))) if truth else None,
-                pairs=explanation.pairs,
-                doubtful=doubtful,
-            ),
-            "The learned function phi of distance, with the distances of the strongest pairs",
-        )
     columns, pairs = _pairs(bag, explanation)
     verdict = pair_verdict(explanation)
     instance_columns, instances = _instances(bag, explanation, score)
@@ -91,13 +82,9 @@ def write_page(
         pairs=pairs,
         verdict=verdict.text,
         sums=[] if verdict.decided and len(bag) < MANY else _sums(verdict.sums),
-        phi=phi,
+        phi=_phi(model, bag, explanation, doubtful),
         told=told_distances(model.learned_biases(), model.config, model.unit),
-        pairs_note=(
-            "Row i of the attention won the maximum of at least one feature (or was averaged); the contribution is "
-            "what it took from instance j, times the classifier's weights. A dot is a pair at its distance."
-            + ("" if bag.instance_labels is None else " In brackets: what the instance is.")
-        ),
+        pairs_note=PAIRS_NOTE + ("" if bag.instance_labels is None else " In brackets: what the instance is."),
         instance_columns=instance_columns,
         instances=instances,
         method_note=_method_note(explanation),
@@ -107,6 +94,20 @@ def write_page(
     )
     with written(path) as file:
         file.write(text)
+
+
+def _phi(model: MILModel, bag: Bag, explanation: Explanation, doubtful: bool) -> str | None:
+    """The learned functions of distance of the last layer that has any."""
+    if not model.learned_distances():
+        return None
+    truth = bag.metadata.get("threshold_px")
+    figure = phi_figure(
+        phis([model], max(row["layer"] for row in model.learned_distances())),
+        truth=Truth(float(truth), bool(bag.metadata.get("farther"))) if truth else None,
+        pairs=explanation.pairs,
+        doubtful=doubtful,
+    )
+    return to_svg(figure, "The learned function phi of distance, with the distances of the strongest pairs")
 
 
 def _count(n: int, what: str) -> str:
