@@ -104,7 +104,7 @@ def dot_precision() -> str:
     return "tf32x3" if torch.version.hip is None else "ieee"
 
 
-class Padded(NamedTuple):
+class PaddedTensors(NamedTuple):
     """What all three kernels take, in the order in which they take it."""
 
     q: Tensor
@@ -151,7 +151,7 @@ def _empty(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _prepare(x: Factors, pairs: Pairs, options: Options, dot: str) -> tuple[Padded, Call]:
+def _prepare(x: Factors, pairs: Pairs, options: Options, dot: str) -> tuple[PaddedTensors, Call]:
     b, n, _ = x.q.shape
     axes = pairs.coords.shape[2]
     length = -(-n // STRETCH) * STRETCH
@@ -184,7 +184,7 @@ def _prepare(x: Factors, pairs: Pairs, options: Options, dot: str) -> tuple[Padd
         "MASK": pairs.mask is not None, "LISTS": pairs.ids is not None, "DROPOUT": options.dropout is not None,
     }  # fmt: skip
     ints = _whole_numbers(pairs, options, more)
-    padded = Padded(q, k, v, floats, ints, items, table, edges, starts, near)
+    padded = PaddedTensors(q, k, v, floats, ints, items, table, edges, starts, near)
     return padded, Call((n, length, bins, threshold, inverse), flags, dot, max(q.shape[2], v.shape[2]))
 
 
@@ -206,7 +206,7 @@ def _whole_numbers(pairs: Pairs, options: Options, more: int) -> Tensor:
     return found
 
 
-class Fused(torch.autograd.Function):
+class TritonAttention(torch.autograd.Function):
     """Factors in units of ln 2 -> output without b^V, sum_j w_ij g_ij, sum_j w_ij m_ij."""
 
     @staticmethod
@@ -227,7 +227,7 @@ class Fused(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         refuse_second_derivatives()
         *saved, out, stats = ctx.saved_tensors
-        padded, call = Padded(*saved), ctx.call
+        padded, call = PaddedTensors(*saved), ctx.call
         b, more = padded.items.shape[0], call.length - grad_outputs[0].shape[1]
         d_output, d_g_sum, d_m_sum = grad_outputs
         wide = pad(d_output, (0, out.shape[2] - d_output.shape[2], 0, more)) * (LN2 / stats[:, 1, :, None])
@@ -268,7 +268,7 @@ def fused(operands: Operands, settings: Settings, dot: str | None = None) -> Ten
     pairs = make_pairs(operands, settings)
     if settings.radius is not None and operands.n >= WORTH_ORDERING:
         factors, pairs = put_in_order(factors, pairs)
-    sums: Any = Fused.apply(make_options(operands, settings), pairs, dot or dot_precision(), *factors)
+    sums: Any = TritonAttention.apply(make_options(operands, settings), pairs, dot or dot_precision(), *factors)
     if pairs.ids is not None:
         sums = [put_back(total, pairs.ids) for total in sums]
     output, g_sum, m_sum = sums
