@@ -59,21 +59,18 @@ def test_a_long_function_is_seen() -> None:
 
 
 def test_classes_are_nouns() -> None:
-    nouns = {
-        "Feed",
-        "Seed",
-        "Speed",
-        "Aggregated",
-    }  # the last is the name by which models of one's own return their result
+    nouns = {"Feed", "Seed", "Speed"}
+    allowed = {"Aggregated", "Compared"}  # what models of one's own return; what several runs were found to be
     names = {node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     assert "Bag" in names
-    assert {name for name in names if re.fullmatch(r"[A-Z][a-z]+ed", name)} - nouns == set()
+    assert {name for name in names if re.fullmatch(r"[A-Z][a-z]+ed", name)} - nouns - allowed == set()
 
 
 RUN_FILES = ("config.json", "data.json", "versions.json", "status.json", "metrics.csv", "predictions.csv",
              "checkpoint.safetensors", "checkpoint.json", "report.html")  # fmt: skip
 OWN_MEANING = {
     "models/storage.py": {"config.json"},  # beside model.safetensors, for model hubs
+    "study/compare.py": {"report.html"},  # the page of several runs, beside none of them
     "cli/predict.py": {"predictions.csv"},  # the table that is written where the user wants it
 }
 
