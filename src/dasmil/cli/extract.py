@@ -161,7 +161,6 @@ def extract(
     config = ExtractConfig(tile_um, tile_px, stain, chosen, weights, mpp, dtype=dtype, format=format, tissue=tissue)
     paths = find_slides(slides)
     table = read_mpp_table(mpp_table, paths, say) if mpp_table else {}
-    spread = engine.options()
     options = RunOptions(workers or engine.threads or 0, batch_size, device, force, qc)
     if points is not None or points_unit is not None or patch_um is not None:
         from dasmil.cli.extract_points import points_command
@@ -182,7 +181,7 @@ def extract(
         with SlideDisplay(quiet=json) as reporter:
             summary = extract_all(
                 paths, out, config, mpp_table=table, options=options, reporter=reporter,
-                engine=None if engine.in_this_process else spread,
+                engine=None if engine.in_this_process else engine.options(),
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "the same command without --force" if force else "the same command"
