@@ -17,17 +17,7 @@ from dasmil.files import write_json
 from dasmil.models.storage import MODEL_FILE, read_model
 from dasmil.runs import layout
 from dasmil.runs.predictions import Predictions, read_history, read_predictions, stored_rows, write_predictions
-from dasmil.runs.schema import (
-    FORMAT,
-    DataRecord,
-    Origin,
-    Record,
-    RunConfig,
-    SeedStatus,
-    Summary,
-    broken,
-    checked,
-)
+from dasmil.runs.schema import FORMAT, DataRecord, Origin, Record, RunConfig, SeedStatus, Summary, broken, checked
 
 if TYPE_CHECKING:
     from dasmil.models.base import MILModel

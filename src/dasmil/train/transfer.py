@@ -14,7 +14,7 @@ from dasmil.types import Bag
 Moved = tuple[Tensor, Tensor, Tensor | None]
 
 
-class Pinned(Sequence[Bag]):
+class PinnedBags(Sequence[Bag]):
     """The same bags in memory that a GPU copies from by itself; whoever reads them pins them."""
 
     def __init__(self, bags: Sequence[Bag]) -> None:
@@ -31,7 +31,7 @@ class Pinned(Sequence[Bag]):
 
 def source(bags: Sequence[Bag], device: torch.device) -> Sequence[Bag]:
     """Where to read bags from for this device."""
-    return Pinned(bags) if device.type == "cuda" else bags
+    return PinnedBags(bags) if device.type == "cuda" else bags
 
 
 def moved(bags: Iterator[Bag], device: torch.device) -> Iterator[Moved]:
