@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,8 +103,8 @@ def plan(
         told = showing_text(shows, loaded.classes)
     else:
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
-    given = Given(chosen.preset, chosen.options, chosen.training)
-    job = prepare(model, Outline(len(sizes), (width,), "um"), given)
+    outline, given = Outline(len(sizes), (width,), "um"), Given(chosen.preset, chosen.options, chosen.training)
+    job = prepare(model, outline, given)
     with Display(quiet=json) as display:
         found = make_plan(
             job, sizes, seeds=seeds, memory_gb=memory_gb, threads=threads, spacing=spacing_um,
@@ -112,11 +113,8 @@ def plan(
     answer = {"model": model, "bags": len(sizes), "largest": max(sizes), "neighbours": neighbours, **found.as_json()}
     answer["shows"] = [part.as_json() for part in shows]
     if check:
-        measured = measure(job, max(sizes), seeds=seeds, threads=threads, spacing=spacing_um)
-        answer["check"] = _compared(found, measured)
+        answer["check"] = _compared(found, measure(job, max(sizes), seeds=seeds, threads=threads, spacing=spacing_um))
     if json:
-        import json as json_module
-
         print(json_module.dumps(answer, indent=2))
         return 0
     counts = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"

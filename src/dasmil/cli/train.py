@@ -149,16 +149,14 @@ def train(
             )  # fmt: skip
         except KeyboardInterrupt:
             return _interrupted(folder)
-        if quiet:
-            pass
-        elif json:
+        if json and not quiet:
             import json as json_module
 
             from dasmil.runs import read_baselines, verdict
 
             found = {"verdict": verdict(run).as_json(), "baselines": read_baselines(run.path)}
             print(json_module.dumps({"run": str(folder), "report": str(run.report), **run.summary, **found}, indent=2))
-        else:
+        elif not quiet:
             print_summary(run.summary, run.classes)
             print_verdict(run)
             print(run.report)

@@ -11,7 +11,7 @@ import numpy as np
 from dasmil.errors import DasmilError
 from dasmil.runs import Predictions, Run, baseline_predictions, baseline_record, read_baselines, write_baselines
 from dasmil.stats import choose_threshold, mean_difference, summarise
-from dasmil.study.folds import Scored, over_folds
+from dasmil.study.folds import ScoredRun, over_folds
 from dasmil.study.notes import Note, silent
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ def _summarise_folds(out: Path, folders: Sequence[Path]) -> None:
         splits, against = {}, {}
         for split in common:
             per_fold = [record["baselines"][name]["splits"][split] for record in records]
-            parts = [Scored.of([fold[split]]) for fold in own]
+            parts = [ScoredRun.of([fold[split]]) for fold in own]
             thresholds = [[float(record["baselines"][name].get("threshold", 0.5))] for record in records]
             splits[split] = over_folds(per_fold, parts, thresholds)
-            models = [Scored.of(run.per_seed(split)) for run in runs]
+            models = [ScoredRun.of(run.per_seed(split)) for run in runs]
             against[split] = mean_difference(
                 [(m.labels, m.probabilities, b.probabilities, m.patients) for m, b in zip(models, parts, strict=True)]
             )

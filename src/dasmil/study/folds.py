@@ -16,7 +16,7 @@ from dasmil.stats import METRICS, calibration_curve, mean_interval
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredRun:
     """A split of one fold: labels [n], probabilities per run [n] or [n, classes], patients [n], bags [n]."""
 
     labels: NDArray[np.int64]
@@ -25,7 +25,7 @@ class Scored:
     bag_ids: list[str]
 
     @classmethod
-    def of(cls, per_run: Sequence[Predictions]) -> Scored:
+    def of(cls, per_run: Sequence[Predictions]) -> ScoredRun:
         """What several runs say about the same bags."""
         first = per_run[0]
         return cls(first.labels, [p.probabilities for p in per_run], first.patients, first.bag_ids)
@@ -41,7 +41,7 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
     splits = {
         name: over_folds(
             [s["splits"][name] for s in summaries],
-            [Scored.of([seed.predictions(name) for seed in run.seeds.values()]) for run in runs],
+            [ScoredRun.of([seed.predictions(name) for seed in run.seeds.values()]) for run in runs],
             [run.thresholds for run in runs],
         )
         for name in summaries[0]["splits"]
@@ -65,7 +65,7 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
 
 
 def over_folds(
-    per_fold: Sequence[Mapping[str, Any]], parts: Sequence[Scored], thresholds: Sequence[Sequence[float]]
+    per_fold: Sequence[Mapping[str, Any]], parts: Sequence[ScoredRun], thresholds: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
     """The scores of a split over folds, from those of each fold, its predictions and its thresholds."""
     means = [{m: _number(fold["mean"][m]) for m in METRICS} for fold in per_fold]

@@ -57,12 +57,8 @@ def write_page(
     doubtful: it is not told from chance;
     extra: more of the folded configuration.
     """
-    environment = Environment(
-        loader=PackageLoader("dasmil.report.explanation", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
+    loader = PackageLoader("dasmil.report.explanation", ".")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     columns, pairs = _pairs(bag, explanation)
     verdict = pair_verdict(explanation)
     instance_columns, instances = _instances(bag, explanation, score)
