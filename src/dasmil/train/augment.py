@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from dasmil.errors import InputError
 from dasmil.models.base import MILModel
-from dasmil.nn.draws import dropout, uniform
+from dasmil.nn.draws import Draws, dropout, uniform
+from dasmil.train.feed import Step
 
 TURN_DEGREES = 10.0
 SCALE = 0.1
@@ -54,3 +55,20 @@ def feature_dropout(models: Sequence[MILModel], p: float) -> Iterator[None]:
         for model in models if p else ():
             hooks.callback(model.encoder.register_forward_hook(drop).remove)
         yield
+
+
+def random_part(step: Step, most: int, draws: Draws) -> Step:
+    """At most so many instances of every bag of a step, drawn anew for each.
+
+    While starts compete that costs little, and what a start learns from other parts each time is not the bag by heart.
+    """
+    n = step.coords.shape[1]
+    if most >= n:
+        return step
+    index = draws.some(n, most).to(step.coords.device)
+
+    def chosen(x: Tensor) -> Tensor:
+        return torch.stack([own.index_select(0, some) for own, some in zip(x, index, strict=True)])
+
+    section = None if step.section is None else chosen(step.section)
+    return Step(step.bags, chosen(step.features), chosen(step.coords), section)

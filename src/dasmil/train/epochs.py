@@ -14,7 +14,7 @@ from torch import Tensor
 from dasmil.models.base import MILModel
 from dasmil.nn.draws import Draws, drawing, drawing_alone
 from dasmil.stats import probabilities, score
-from dasmil.train.augment import feature_dropout, jitter_digits
+from dasmil.train.augment import feature_dropout, jitter_digits, random_part
 from dasmil.train.checkpoint import Together
 from dasmil.train.competition import Competition
 from dasmil.train.evaluate import bag_logits, mean_losses
@@ -195,22 +195,6 @@ class Attempt:
         """How many instances of a bag of n a training step sees."""
         return min(n, self.config.starts_instances) if self.choosing else n
 
-    def _part(self, step: Step, draws: Draws) -> Step:
-        """The step as it is trained on: while starts compete, a random part of a large bag.
-
-        That costs little, and what a start learns from other parts each time is not the bag by heart.
-        """
-        n = step.coords.shape[1]
-        if self._seen(n) == n:
-            return step
-        index = draws.some(n, self._seen(n)).to(step.coords.device)
-
-        def chosen(x: Tensor) -> Tensor:
-            return torch.stack([own.index_select(0, some) for own, some in zip(x, index, strict=True)])
-
-        section = None if step.section is None else chosen(step.section)
-        return Step(step.bags, chosen(step.features), chosen(step.coords), section)
-
     def _one_epoch(self) -> dict[int, Row]:
         """An epoch of all replicas that have not ended; their rows by number.
 
@@ -267,7 +251,7 @@ class Attempt:
     def _step(self, given: Step, labels_of: Tensor, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, losses and gradients of one bag for every replica."""
         with drawing(draws):
-            step = self._part(given, draws)
+            step = random_part(given, self._seen(given.coords.shape[1]), draws)
             features = jitter_digits(step.features) if self.config.augment == "digits" else step.features
             labels = labels_of[torch.from_numpy(step.bags).to(self.device)]
             return self._gradient(features, step.coords, step.section, labels)
