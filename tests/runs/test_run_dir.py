@@ -29,7 +29,9 @@ from dasmil.stats import summarise
 from dasmil.study.apply import evaluate_run, predict_run
 from dasmil.study.folds import write_fold_summary
 
-SETTINGS = {"epochs": 3, "seeds": 2, "restarts": 0, "model_options": {"hidden": 4}, "data": {"name": "toy"}}
+SETTINGS = {
+    "epochs": 3, "seeds": 2, "restarts": 0, "simple_starts": 0, "model_options": {"hidden": 4}, "data": {"name": "toy"},
+}  # fmt: skip
 
 SCRIPT = """
 import sys
@@ -40,7 +42,7 @@ from toy import toy_bags
 import dasmil
 dasmil.fit("das-mil", toy_bags(30), toy_bags(10, seed=5, prefix="val"), seeds=2, epochs=6, restarts=1, lr=1e-3,
            stuck_above=1e-6, selection="best-val", lookahead=4, out=sys.argv[1], resume=True,
-           starts=3, starts_share=0.5, starts_until=1e-9,
+           starts=3, simple_starts=0, starts_share=0.5, starts_until=1e-9,
            on_epoch=lambda p: print(p.attempt, p.epoch, flush=True))
 print("done", flush=True)
 """

@@ -57,8 +57,8 @@ class Record:
                 drawn.setdefault(key, []).append((number, value))
             return found
 
-        def look(feed, sizes, rngs):
-            for step in epoch(feed, sizes, rngs):
+        def look(feed, *given):
+            for step in epoch(feed, *given):
                 seen.append(step.bags)
                 yield step
 

@@ -97,6 +97,15 @@ def test_the_list_knows_the_patients_of_a_run_and_of_a_folder(folder: Path, monk
     shutil.copy(folder / "model.safetensors", seed)
     config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "data": {}, "training": {}}
     (folder / "run" / "config.json").write_text(json.dumps(config))
+    scored = {"n": 2, "mean": {}, "std": {}, "interval": {}, "per_seed": [{}]}
+    summary = {
+        "seeds": [0],
+        "stuck_seeds": [],
+        "selection": "last",
+        "splits": {"train": scored},
+        "threshold": {"chosen_on": "val", "decision": 0.5, "per_seed": [0.5]},
+    }
+    (folder / "run" / "summary.json").write_text(json.dumps(summary))
     known = "bag_id,split,label,logit,probability,prediction"
     (seed / "predictions.csv").write_text(f"{known},patient_id\na,test,1,0,0.5,1,patient-3\nb,test,0,0,0.5,1,\n")
     view_module.view(folder / "run")

@@ -7,6 +7,7 @@ import math
 from dasmil.report.page import Cell, Column, Section, Table
 from dasmil.report.words import decimal, display_name, interval_text, scored_bags
 from dasmil.runs import Run, Verdict
+from dasmil.vocabulary import METRICS
 
 
 def baselines_section(run: Run, judged: Verdict) -> Section:
@@ -17,7 +18,10 @@ def baselines_section(run: Run, judged: Verdict) -> Section:
     scored = run.summary["splits"][judged.split]
     ends = scored.get("interval", {}).get("auroc")
     where = f"AUROC on {judged.split}, {scored_bags(scored)}"
-    columns = [Column(""), *(Column(name, True) for name in (where, "Model minus rule", "Balanced accuracy"))]
+    columns = [
+        Column(""),
+        *(Column(name, True) for name in (where, "Model minus rule", METRICS["balanced_accuracy"].title)),
+    ]
     rows: list[list[str | Cell]] = [
         [display_name(run.model), Cell(decimal(scored["mean"].get("auroc")), interval_text(ends)), "",
          decimal(scored["mean"].get("balanced_accuracy"))]

@@ -5,6 +5,7 @@ from dasmil.runs.layout import (
     REPORT,
     find_model,
     fold_folder,
+    fold_folders,
     is_begun,
     is_finished,
     model_files,
@@ -30,8 +31,9 @@ from dasmil.runs.writer import (
 __all__ = [
     "REPORT", "BaselineScores", "DataRecord", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores",
     "Seed", "SeedStatus", "Speaker", "Summary", "Verdict", "baseline_predictions", "baseline_record", "check_kind",
-    "find_model", "fold_folder", "forget_folds", "is_begun", "is_finished", "last_checkpoint", "load_model",
-    "model_files", "note_in_data", "origin_of", "read_baselines", "read_config", "read_summary", "runs_below",
-    "seed_models", "seed_of", "speaker_for", "speakers", "verdict", "verdict_of", "versions", "write_baselines",
+    "find_model", "fold_folder", "fold_folders", "forget_folds", "is_begun", "is_finished", "last_checkpoint",
+    "load_model", "model_files", "note_in_data", "origin_of", "read_baselines", "read_config", "read_summary",
+    "runs_below", "seed_models", "seed_of", "speaker_for", "speakers", "verdict", "verdict_of", "versions",
+    "write_baselines",
     "write_fold_summary_file",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from dasmil.errors import DataError, InputError, unknown_name
 from dasmil.files import write_json, write_text
 from dasmil.models import MODELS
 from dasmil.report.compared import answer, csv_table, latex_table, markdown_table, write_compared
-from dasmil.runs import Run, is_begun
+from dasmil.runs import Run, fold_folders, is_begun
 from dasmil.stats import probabilities
 from dasmil.stats.compared import Compared, ScoredPart, SpaceScore, compare_scores, paired_gap
 from dasmil.study.data import StudyData
@@ -91,9 +91,20 @@ def compare(
         chosen = gather_settings(name, recipe, None, settings, {}, source.preset)
         own = folder / name
         note(f"{name}:")
-        resume = any(is_begun(part) for part in (own, *own.glob("fold-*")))
+        resume = is_begun(own) or bool(fold_folders(own))
         runs.append(
-            train_study(source, name, own, chosen, seeds=seeds, engine=engine, resume=resume, note=note, watch=watch)
+            train_study(
+                source,
+                name,
+                own,
+                chosen,
+                seeds=seeds,
+                baselines=False,
+                engine=engine,
+                resume=resume,
+                note=note,
+                watch=watch,
+            )
         )
     return compare_runs(runs, folder, space_test=space_test, note=note)
 
