@@ -23,6 +23,8 @@ from dasmil.report.sections import headline
 from dasmil.report.single import epochs_text, run_page, told_by
 from dasmil.runs import Run, verdict
 from dasmil.study.folds import write_fold_summary
+from dasmil.train import fit
+from tests.baselines.shares import shares
 
 
 class Rows(HTMLParser):
@@ -373,3 +375,14 @@ def test_the_first_sentence_counts_the_epochs_that_were_trained():
     assert epochs_text(run(50, 50)) == "50 epochs"
     assert epochs_text(run(8, 8)) == "8 of at most 50 epochs"
     assert epochs_text(run(8, 50)) == "8 to 50 of at most 50 epochs"
+
+
+def test_a_rule_that_was_not_trained_shows_no_distance(tmp_path):
+    """A label by composition: the model stays the rule of shares, and the page draws no phi for it."""
+    fit("das-mil", shares(40), shares(20, seed=1), out=tmp_path / "run")
+    run = Run.read(tmp_path / "run")
+    assert not run.seeds[0].trained
+    assert phi_picture(run) is None
+    page = write_report(tmp_path / "run").read_text(encoding="utf-8")
+    assert "distance plays no part there" in page
+    assert "halfway" not in page

@@ -10,8 +10,8 @@ import dasmil
 from dasmil.stats import auroc
 from dasmil.train.feed import Feed
 from dasmil.train.held_out import Judge, chance_of
-from dasmil.types import Bag
 from tests.baselines.rare_pairs import rare_pairs
+from tests.baselines.shares import shares
 
 
 def scored(run, bags):
@@ -78,23 +78,10 @@ def test_the_run_directory_tells_what_held_out_bags_said(tmp_path):
     assert other["train_loss"] == other["held_out"]["train_loss"] != other["held_out"]["loss"]
 
 
-def compositions(slides, seed=0, more=0.06):
-    """The label is how many tiles are of a rare type, wherever they lie."""
-    rng = np.random.default_rng(seed)
-    means = 1.2 * np.random.default_rng(99).standard_normal((5, 96))
-    bags = []
-    for number in range(slides):
-        kinds = rng.integers(0, 4, 300)
-        kinds[rng.random(300) < rng.uniform(0.01, 0.05) + more * (number % 2)] = 4
-        features = torch.from_numpy(means[kinds] + rng.standard_normal((300, 96))).float()
-        bags.append(Bag(features, 2000 * torch.rand(300, 2), "um", f"s{seed}-{number}", label=number % 2))
-    return bags
-
-
 def test_a_label_by_composition_is_found_as_such():
-    run = dasmil.fit("das-mil", compositions(40), epochs=4)[0]
+    run = dasmil.fit("das-mil", shares(40, more=0.06), epochs=4)[0]
     assert run.fitted
-    assert scored(run, compositions(60, seed=1)) >= 0.9
+    assert scored(run, shares(60, seed=1, more=0.06)) >= 0.9
 
 
 def test_a_label_by_one_type_alone_starts_from_its_pairs():

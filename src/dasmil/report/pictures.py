@@ -91,7 +91,7 @@ def calibration_picture(run: Run, split: str) -> Picture | None:
 
 
 def phi_picture(run: Run, truth: Truth | None = None, doubt: str = "") -> Picture | None:
-    """phi(delta) of every seed, layer and head; None for models without learned distances.
+    """phi(delta) of every seed that was trained, layer and head; None for models without learned distances.
 
     doubt: the verdict on a model that is not told from chance; it stands in place of where phi is halfway.
     """
@@ -100,7 +100,7 @@ def phi_picture(run: Run, truth: Truth | None = None, doubt: str = "") -> Pictur
         for part in run.folds or [run]
         for seed in part.seeds.values()
         for row in seed.distances
-        if row.get("midpoint") is not None and row.get("width") is not None
+        if row.get("midpoint") is not None and row.get("width") is not None and seed.trained
     ]
     if not rows:
         return None

@@ -87,10 +87,17 @@ def run_page(run: Run) -> Page:
 
 
 def told_by(run: Run) -> list[str]:
-    """Bias and radius of all seeds and folds as sentences."""
+    """Bias and radius of all seeds and folds as sentences, and how many of these are rules without a distance."""
     rows = [row for part in run.folds or [run] for seed in part.seeds.values() for row in seed.biases]
     options = (run.folds or [run])[0].options
-    return told_distances(rows, options, str(rows[0]["unit"] if rows else options.get("unit", "um")))
+    told = told_distances(rows, options, str(rows[0]["unit"] if rows else options.get("unit", "um")))
+    rules = sum(not seed.trained for seed in run.all_seeds)
+    if rules:
+        told.append(
+            f"{rules} of {plural(len(run.all_seeds), 'model')} stayed the simple rule that training bags confirm, of "
+            "mean features or of the share of one type of instances: distance plays no part there."
+        )
+    return told
 
 
 def lead_sentence(run: Run) -> str:

@@ -74,6 +74,11 @@ class Seed:
         return self.scored[split]
 
     @property
+    def trained(self) -> bool:
+        """Whether it took a step; else it is a rule of mean features or of shares, which looks at no distance."""
+        return bool(self.history["epoch"][-1] > 0)
+
+    @property
     def stuck(self) -> bool:
         """Whether it did not fit its training bags."""
         return self.status.get("fitted") is False

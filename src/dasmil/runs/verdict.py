@@ -107,7 +107,8 @@ class Verdict:
         difference = f"difference {middle:+.3f}{_interval([low, high])}"
         values = f"AUROC {its:.3f} against {own:.3f} on {self.split}"
         if not self.baseline_told(self.best):
-            return f"No baseline is told from chance either; the best, the {title}, has {values}."
+            either = "" if self.told else " either"
+            return f"No baseline is told from chance{either}; the best, the {title}, has {values}."
         if high < 0:
             return f"The {title} is better than {name}: {values}, {difference}."
         if self.outdone:

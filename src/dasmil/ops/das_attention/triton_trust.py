@@ -20,8 +20,8 @@ from dasmil.ops.das_attention.operands import FLOATING, Operands, Settings
 SMALL = 130
 """Instances of the bag: several blocks and a rest."""
 LIMITS = {"tf32x3": 5e-5, "ieee": 5e-5, "tf32": 2e-2, "bf16": 2e-1}
-"""The largest error that is accepted, relative to the largest number: five times what was seen with the arithmetic of
-each precision emulated and noise of the order of the hardware's on special functions."""
+"""The largest error that is accepted, relative to the largest number: five times the limits that tests
+hold with the arithmetic of each precision emulated and noise of the order of the hardware's on special functions."""
 
 _found: dict[tuple[Any, ...], str | None] = {}
 
