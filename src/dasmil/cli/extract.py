@@ -162,6 +162,7 @@ def extract(
     paths = find_slides(slides)
     table = read_mpp_table(mpp_table, paths, say) if mpp_table else {}
     options = RunOptions(workers or engine.threads or 0, batch_size, device, force, qc)
+    workers_of = engine.options()  # refuses what does not go together, also where no workers are needed
     if points is not None or points_unit is not None or patch_um is not None:
         from dasmil.cli.extract_points import points_command
         from dasmil.errors import InputError
@@ -181,7 +182,7 @@ def extract(
         with SlideDisplay(quiet=json) as reporter:
             summary = extract_all(
                 paths, out, config, mpp_table=table, options=options, reporter=reporter,
-                engine=None if engine.in_this_process else engine.options(),
+                engine=None if engine.in_this_process else workers_of,
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "the same command without --force" if force else "the same command"
