@@ -161,15 +161,14 @@ def extract(
     config = ExtractConfig(tile_um, tile_px, stain, chosen, weights, mpp, dtype=dtype, format=format, tissue=tissue)
     paths = find_slides(slides)
     table = read_mpp_table(mpp_table, paths, say) if mpp_table else {}
+    spread = engine.options()  # refuses what does not go together, also where no workers are needed
     options = RunOptions(workers or engine.threads or 0, batch_size, device, force, qc)
-    workers_of = engine.options()  # refuses what does not go together, also where no workers are needed
     if points is not None or points_unit is not None or patch_um is not None:
         from dasmil.cli.extract_points import points_command
         from dasmil.errors import InputError
 
         if points is None or not engine.in_this_process:
-            what = "--points-unit and --patch-um are for --points" if points is None else "--points uses one process"
-            raise InputError(f"{what}: give --points TABLE, and neither --jobs nor --engine")
+            raise InputError("--points-unit and --patch-um are for --points TABLE, without --jobs and --engine")
         return points_command(paths, out, points, points_unit, patch_um, config, options, table, json)
     if encoder is None:
         note = next(info.note for info in list_encoders() if info.name == DEFAULT_ENCODER)
@@ -180,9 +179,9 @@ def extract(
         torch.set_num_threads(engine.threads)
     try:
         with SlideDisplay(quiet=json) as reporter:
+            where = None if engine.in_this_process else spread
             summary = extract_all(
-                paths, out, config, mpp_table=table, options=options, reporter=reporter,
-                engine=None if engine.in_this_process else workers_of,
+                paths, out, config, mpp_table=table, options=options, reporter=reporter, engine=where
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "the same command without --force" if force else "the same command"
