@@ -8,13 +8,22 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 KERNELS = {  # library: folder with dispatch.cpp, portable.cpp, avx2.cpp and perhaps avx512.cpp
     "dasmil.ops.das_attention._kernel": "src/dasmil/ops/das_attention/kernel",
     "dasmil.ops.conv_pool._kernel": "src/dasmil/ops/conv_pool/kernel",
 }
-FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
+FLAGS = [
+    "-O3",
+    "-g0",
+    "-std=c++17",
+    "-fvisibility=hidden",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+]
 FLAGS += ["-fno-tree-slp-vectorize", "-Wno-psabi"]
 AVX512 = ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma"]
 X86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
@@ -56,10 +65,17 @@ class BuildKernel(build_ext):
         self.compiler.link_shared_object(objects, target, extra_postargs=openmp, target_lang="c++")
 
 
+class PlatformWheel(bdist_wheel):
+    """One wheel for every Python of a platform: the kernels know nothing of Python's binary interface."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
     # optional: a failing compiler is reported and the installation goes on.
     ext_modules=[
         Extension(name, sorted(glob.glob(f"{folder}/*.cpp")), optional=True) for name, folder in KERNELS.items()
     ],
-    cmdclass={"build_ext": BuildKernel},
+    cmdclass={"build_ext": BuildKernel, "bdist_wheel": PlatformWheel},
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dasmil.data.scale import Scale, Scales
 from dasmil.data.splits import make_folds
 from dasmil.files import write_json
 from dasmil.stats import auroc
+from dasmil.types import Bag
 
 app = App()
 
@@ -31,6 +33,12 @@ def main(
 ) -> None:
     """Train `seeds` runs in every fold on all other folds, with default settings, and score the fold left out."""
     bags = list(dasmil.load_cohort(features, read_labels(labels), scales=Scales(Scale(mpp=mpp))))
+    record = measure(bags, out, model=model, folds=folds, seeds=seeds)
+    print(summary(record))
+
+
+def measure(bags: Sequence[Bag], out: Path, *, model: str, folds: int, seeds: int) -> dict[str, Any]:
+    """The predictions of every fold by runs that were trained on the others, kept in ``out`` fold by fold."""
     y = [int(bag.label or 0) for bag in bags]
     patients = [bag.patient_id or bag.bag_id for bag in bags]
     record: dict[str, Any] = {"model": model, "bags": len(bags), "features": bags[0].features.shape[1], "folds": []}
@@ -54,7 +62,7 @@ def main(
         )
         write_json(out, record)
         print(f"fold {number + 1} of {folds}: {seconds:.0f} CPU seconds a run", flush=True)
-    print(summary(record))
+    return record
 
 
 def summary(record: dict[str, Any]) -> str:

@@ -27,9 +27,9 @@ from sklearn.preprocessing import StandardScaler
 import dasmil
 from dasmil.data.combine import sample_instances
 from dasmil.data.contact import ContactTask, contact_crops
-from dasmil.data.labels import read_rows
 from dasmil.data.splits import make_folds
 from dasmil.data.tables import read_table
+from dasmil.data.text_table import read_rows
 from dasmil.types import Bag
 
 app = App()
@@ -98,7 +98,7 @@ def label(
     see all), to keep this short.
     """
     _, rows = read_rows(labels)
-    known = {row["patient"]: int(row["label"]) for row in rows}
+    known = {row["patient"]: int(row["label"]) for _, row in rows}
     whole = [
         replace(field, label=known[field.bag_id]) for field in _fields(cells, um_per_pixel) if field.bag_id in known
     ]

@@ -19,6 +19,11 @@ reveal_type(dasmil.explain(model, bags[0]))
 reveal_type(dasmil.explain(model, bags[0]).pairs)
 reveal_type(dasmil.list_models())
 dasmil.explain(model)
+spec = dasmil.CohortSpec(bags="features", labels="labels.csv")
+reveal_type(spec.bags)
+reveal_type(dasmil.cross_validate(spec, "das-mil", folds=5, out="runs/a").folds[0].seeds[0].status)
+reveal_type(dasmil.explain_bag("runs/a", "slide1").speaker.fold)
+reveal_type(dasmil.space_test("runs/a").rows)
 """
 
 
@@ -43,6 +48,8 @@ def test_a_type_checker_sees_real_types_in_a_users_script(tmp_path):
     assert types[8] == "Explanation"
     assert types[9] == "tuple[Pair, ...]"
     assert types[10] == "list[str]"
+    assert [types[line] for line in (13, 14, 15)] == ["Path | None", "SeedStatus", "int | None"]
+    assert types[16] == "tuple[SpaceResult, ...]"
     errors = {d["range"]["start"]["line"] + 1: d["message"] for d in found if d["severity"] == "error"}
     assert list(errors) == [11]
     assert "bag" in errors[11]  # the forgotten argument has its name

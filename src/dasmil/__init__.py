@@ -11,14 +11,24 @@ if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported 
     from dasmil.attribution import explain
     from dasmil.data import load_dataset
     from dasmil.data.cohort import load_cohort
+    from dasmil.data.loader import BagDataset, collate_bags
     from dasmil.data.store import read_bag, write_bag
     from dasmil.models import create_model, list_models
+    from dasmil.models.published import load_published
     from dasmil.runs import Run, load_model
     from dasmil.study.apply import evaluate, predict
+    from dasmil.study.classifier import MILClassifier
     from dasmil.study.compare import compare
+    from dasmil.study.explaining import explain_bag
+    from dasmil.study.hub import from_pretrained, save_pretrained
+    from dasmil.study.keys import key_instances
+    from dasmil.study.lookup import find_bag
+    from dasmil.study.questions import LabelledBags, learned_distances, space_test
     from dasmil.study.search import search
     from dasmil.study.spec import BagSpec, CohortSpec
     from dasmil.study.training import cross_validate, train_cohort
+    from dasmil.study.viewing import view
+    from dasmil.tasks import ClassTarget, NumberTarget, Task, multilabel, regression, survival
     from dasmil.train import fit
     from dasmil.train.recipes import list_recipes, load_recipe
     from dasmil.types import Bag, Explanation, Output
@@ -28,12 +38,16 @@ _HOMES = {
     "load_dataset": "dasmil.data",
     "load_cohort": "dasmil.data.cohort",
     "Bag": "dasmil.types",
+    "BagDataset": "dasmil.data.loader",
+    "collate_bags": "dasmil.data.loader",
+    "MILClassifier": "dasmil.study.classifier",
     "Output": "dasmil.types",
     "fit": "dasmil.train",
     "Explanation": "dasmil.types",
     "explain": "dasmil.attribution",
     "create_model": "dasmil.models",
     "list_models": "dasmil.models",
+    "load_published": "dasmil.models.published",
     "list_recipes": "dasmil.train.recipes",
     "load_recipe": "dasmil.train.recipes",
     "Run": "dasmil.runs",
@@ -43,37 +57,71 @@ _HOMES = {
     "train_cohort": "dasmil.study.training",
     "cross_validate": "dasmil.study.training",
     "search": "dasmil.study.search",
+    "save_pretrained": "dasmil.study.hub",
+    "from_pretrained": "dasmil.study.hub",
     "compare": "dasmil.study.compare",
     "evaluate": "dasmil.study.apply",
     "predict": "dasmil.study.apply",
+    "find_bag": "dasmil.study.lookup",
+    "explain_bag": "dasmil.study.explaining",
+    "LabelledBags": "dasmil.study.questions",
+    "learned_distances": "dasmil.study.questions",
+    "space_test": "dasmil.study.questions",
+    "key_instances": "dasmil.study.keys",
+    "view": "dasmil.study.viewing",
+    "Task": "dasmil.tasks",
+    "ClassTarget": "dasmil.tasks",
+    "NumberTarget": "dasmil.tasks",
+    "survival": "dasmil.tasks",
+    "regression": "dasmil.tasks",
+    "multilabel": "dasmil.tasks",
     "read_bag": "dasmil.data.store",
     "write_bag": "dasmil.data.store",
 }
 
 __all__ = [
     "Bag",
+    "BagDataset",
     "BagSpec",
+    "ClassTarget",
     "CohortSpec",
     "Explanation",
+    "LabelledBags",
+    "MILClassifier",
+    "NumberTarget",
     "Output",
     "Run",
+    "Task",
     "__version__",
+    "collate_bags",
     "compare",
     "create_model",
     "cross_validate",
     "evaluate",
     "explain",
+    "explain_bag",
+    "find_bag",
     "fit",
+    "from_pretrained",
+    "key_instances",
+    "learned_distances",
     "list_models",
     "list_recipes",
     "load_cohort",
     "load_dataset",
     "load_model",
+    "load_published",
     "load_recipe",
+    "multilabel",
     "predict",
     "read_bag",
+    "regression",
+    "save_pretrained",
     "search",
+    "space_test",
+    "survival",
     "train_cohort",
+    "view",
     "write_bag",
 ]
 

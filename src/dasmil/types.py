@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -26,6 +26,9 @@ class Bag:
     section: [n] integers; a pair of instances in different sections has no distance.
     instance_labels: [n] integers (what each instance is; metadata "instance_label_names" may name them);
     key_instances: [n] booleans (what made the bag positive); instance_ids: the user's own name of each instance.
+    label: the class; targets: what is asked of the bag where it is no single class (a number, a time and an event,
+    several at once), by name, None or NaN where it is missing.
+    Pictures are [n, 3, h, w] (RGB pixels, uint8) or [n, 1, 28, 28] (digits); [n, h, w, 3] of uint8 is turned into it.
     NumPy arrays are accepted and kept as tensors.
     """
 
@@ -40,6 +43,7 @@ class Bag:
     section: Tensor | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     instance_ids: tuple[str, ...] | None = None
+    targets: Mapping[str, float | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.bag_id, str) or not self.bag_id:
@@ -54,6 +58,8 @@ class Bag:
                     object.__setattr__(self, name, plain_tensor(name, value))
                 except DataError as error:
                     raise self._error(str(error)) from None
+        if self.features.dtype == torch.uint8 and channels_last(self.features.shape):
+            object.__setattr__(self, "features", self.features.permute(0, 3, 1, 2).contiguous())
         n = self.features.shape[0] if self.features.ndim else 0
         if self.features.ndim < 2 or n == 0:
             raise self._error(
@@ -82,6 +88,19 @@ class Bag:
             object.__setattr__(self, "label", int(label))
         if self.patient_id is not None and not isinstance(self.patient_id, str):
             raise self._error(f"patient_id is {shown(self.patient_id)}, expected text or None")
+        object.__setattr__(self, "targets", self._numbers())
+
+    def _numbers(self) -> dict[str, float | None]:
+        found: dict[str, float | None] = {}
+        for name, value in dict(self.targets).items():
+            number: Any = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+            if not isinstance(name, str) or not (number is None or isinstance(number, int | float | np.number)):
+                raise self._error(f"target {shown(name)} is {shown(value)}, expected a number or None under a name")
+            number = float("nan") if number is None else float(number)
+            if np.isinf(number):
+                raise self._error(f"target {shown(name)} is infinite, expected a number")
+            found[name] = None if np.isnan(number) else number
+        return found
 
     def _check_rows(self, n: int) -> None:
         for name in ("coords", "instance_labels", "key_instances", "section"):
@@ -117,6 +136,16 @@ class Bag:
 
     def __len__(self) -> int:
         return self.features.shape[0]
+
+    @property
+    def pixels(self) -> bool:
+        """Whether the instances are pictures that are kept as they were read: uint8 [n, 3, h, w]."""
+        return self.features.dtype == torch.uint8 and self.features.ndim == 4
+
+
+def channels_last(shape: Sequence[int]) -> bool:
+    """Whether pixels of this shape are [n, h, w, 3]; [n, 3, h, w] is taken where both could be."""
+    return len(shape) == 4 and shape[3] == 3 and shape[1] != 3
 
 
 def plain_tensor(name: str, value: Any) -> Tensor:

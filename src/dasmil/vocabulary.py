@@ -90,3 +90,25 @@ def speaker_text(title: str, used: str | None) -> str:
         return title
     words = "it was trained on this bag" if used == "train" else f"this bag was in its {used} set"
     return f"{title}; {words}" if title else words[0].upper() + words[1:]
+
+
+TASK_METRICS = {
+    "c_index": "C-index (Harrell)", "uno": "C-index (Uno)", "brier": "Brier score over time",
+    "brier_km": "the same of Kaplan-Meier", "r2": "R²", "mae": "Mean absolute error", "rmse": "Root mean square error",
+    "pearson": "Pearson's r", "spearman": "Spearman's rho", "macro": "Mean of the targets", "auroc": "AUROC",
+    "balanced_accuracy": "Balanced accuracy", "concordance": "Concordance",
+}  # fmt: skip
+"""Titles of the figures of tasks that are no single class."""
+CHANCE = {"c_index": 0.5, "auroc": 0.5, "r2": 0.0, "macro": 0.5}
+"""What a guess that ignores the bag reaches."""
+
+
+def task_metric(name: str, unit: str = "") -> str:
+    """The title of a figure: "AUROC at 365 days", "er: AUROC", "Mean absolute error (um)"."""
+    if name.startswith("auroc_"):
+        return f"AUROC at {name.removeprefix('auroc_')}{' ' * bool(unit)}{unit}"
+    target, dot, own = name.rpartition(".")
+    if dot:
+        return f"{target}: {task_metric(own)}"
+    title = TASK_METRICS.get(name, name)
+    return f"{title} ({unit})" if unit and name in ("mae", "rmse") else title

@@ -32,9 +32,8 @@ SMALL = {  # as published they have hundreds of features, far too slow for a tes
     "wikg": {"features": 16},
     "rrt-mil": {"features": 16, "heads": 2, "cross_heads": 2, "hidden": 8},
 }
-JUMP = {"camil", "wikg", "rrt-mil", "dsmil", "psa-mil"}
-"""Their neighbours, weights of neighbours or critical instance jump along the path, or a norm does where it begins, at
-features of zero: the residual tells how much."""
+JUMP = {"wikg"}
+"""Its neighbours are chosen by the features, so that the logit jumps along the path: the residual tells how much."""
 
 
 def bag(n=N, features=F, seed=0, unit="um", section=False):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dasmil.cli import app
-from dasmil.cli.explain_questions import print_table, status
+from dasmil.cli.display import Display
+from dasmil.cli.explain_questions import print_table
 from dasmil.data.store import write_bag
 from dasmil.errors import DasmilError
 from dasmil.models import create_model
@@ -32,7 +33,7 @@ def bag(k, n=6, features=5):
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "tiny"
     fit(
-        "das-mil", [bag(k) for k in range(8)], None, seeds=2, epochs=2, restarts=0, out=folder,
+        "das-mil", [bag(k) for k in range(8)], None, seeds=2, epochs=2, restarts=0, simple_starts=0, out=folder,
         model_options={"hidden": 3, "out_features": 4},
     )  # fmt: skip
     return folder
@@ -189,5 +190,6 @@ def test_names_with_square_brackets_are_printed_as_they_are(run, tmp_path, capsy
     assert str(tmp_path / "slide[he]" / "x[" / "b]" / "explanation.html") in printed.splitlines()
     print_table(("data",), [("bags[he]",), ("x[/b]",)])
     assert capsys.readouterr().out.split() == ["data", "bags[he]", "x[/b]"]
-    with status("scoring x[/b]") as show:
-        show("slide[/he]")
+    with Display("scoring x[/b]: ") as display:
+        display.note("slide[/he]")
+    assert capsys.readouterr().err == "slide[/he]\n"

@@ -12,10 +12,10 @@ from dasmil.attribution import key_instances
 from dasmil.attribution.key_table import KeyRow, read_rows, write_markdown, write_rows
 from dasmil.cli.cohort_arguments import BagArguments
 from dasmil.cli.explain import app
-from dasmil.cli.explain_questions import LabelledBags
 from dasmil.data.store import read_bag, write_bag
 from dasmil.errors import InputError
 from dasmil.models import create_model
+from dasmil.study.questions import LabelledBags
 from dasmil.types import Bag
 
 

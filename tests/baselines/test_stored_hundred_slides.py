@@ -1,8 +1,12 @@
 """The figures of docs/results/hundred-slides.md are those of the stored predictions."""
 
+import dataclasses
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,3 +34,35 @@ def test_a_row_is_what_its_predictions_say(name):
     shown = [float(number.replace(",", "")) for number in re.findall(r"[\d,]+", cells[5])[:2]]
     assert shown == [round(min(lengths)), round(max(lengths))]
     assert int(cells[6]) == round(float(np.mean([part["cpu_seconds_per_run"] for part in parts])))
+
+
+@pytest.fixture
+def cohorts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(sys, "path", [str(PAGE.parents[2] / "experiments"), *sys.path])
+    return importlib.import_module("mechanisms").COHORTS
+
+
+def test_rows_of_other_mechanisms_are_what_their_predictions_say(cohorts):
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    stored = sorted((PAGE.with_suffix("") / "mechanisms").glob("*.json"))
+    assert stored
+    for file in stored:
+        parts = json.loads(file.read_text(encoding="utf-8"))["folds"]
+        positive = np.concatenate([part["labels"] for part in parts]) == 1
+        score = float(auroc(np.concatenate([part["probabilities"][0] for part in parts]), positive)[0])
+        row = next(line for line in lines if line.startswith(f"| {cohorts[file.stem].title} |"))
+        shown, found = (cell.strip() for cell in row.split("|")[2:4])
+        assert float(shown) == round(score, 3)
+        assert found == f"{sum(part['fitted'][0] for part in parts)} of {len(parts)}"
+
+
+def test_a_made_slide_keeps_its_rule(cohorts):
+    """Pairs within 400 um in positive slides, none within 520 um in negative ones; the same numbers for one seed."""
+    cohort = dataclasses.replace(cohorts["pair"], slides=6, features=12, tiles=(150, 200))
+    rng = np.random.default_rng(0)
+    for label in (0, 1) * 5:
+        slide = cohort._slide(rng, label)
+        nearest = slide.to(np.flatnonzero(slide.kinds == 8))[slide.kinds == 9].min()
+        assert nearest <= 400 if label else nearest > 520
+    first, again = cohort.bags(1), cohort.bags(1)
+    assert all(np.array_equal(a.features, b.features) and a.label == b.label for a, b in zip(first, again, strict=True))

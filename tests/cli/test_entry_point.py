@@ -31,6 +31,31 @@ def test_help_imports_no_heavy_package() -> None:
     assert "HEAVY []" in result.stdout
 
 
+def test_importing_the_package_imports_nothing_but_python() -> None:
+    script = (
+        "import sys; before = set(sys.modules); import dasmil;"
+        "print(sorted({m.split('.')[0] for m in set(sys.modules) - before} - {'dasmil'} - sys.stdlib_module_names))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_verbose_version_tells_what_computes() -> None:
+    import torch
+
+    from dasmil import __version__
+    from dasmil.ops.das_attention.native import told as kernel
+
+    result = dasmil("--version", "--verbose")
+    assert result.returncode == 0, result.stderr
+    told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
+    assert told["versions"].startswith(f"dasmil {__version__}, torch {torch.__version__}, python ")
+    assert int(told["threads"]) >= 1
+    assert told["CPU kernel"] == kernel()
+    assert told["device"] == "cpu" or torch.cuda.is_available() or torch.backends.mps.is_available()
+    assert dasmil("--version").stdout.strip() == __version__
+
+
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_help_of_every_verb_shows_an_example_and_imports_no_torch(verb: str) -> None:
     script = (
@@ -80,7 +105,7 @@ def test_a_path_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_disks_that_refuse_are_one_line_whoever_meets_them(number: str, said: str) -> None:
     script = (
         "import errno, os, sys, dasmil.cli as cli; number = getattr(errno, sys.argv.pop());"
-        "cli.app = lambda **_: (_ for _ in ()).throw(OSError(number, os.strerror(number), '/x')); cli.main()"
+        "cli.app = lambda *_, **__: (_ for _ in ()).throw(OSError(number, os.strerror(number), '/x')); cli.main()"
     )
     result = subprocess.run(
         [sys.executable, "-c", script, number], capture_output=True, text=True, timeout=60, check=False

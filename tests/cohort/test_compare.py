@@ -17,6 +17,8 @@ from dasmil.study.compare import Comparison, shuffled
 from dasmil.types import Bag
 
 MODELS = ["sa-axial", "sa"]
+RATES = [1e-4, 2e-2]
+HOW = {"folds": 3, "epochs": 2, "grid": {"lr": RATES}}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> dasmil.CohortSpec:
 
 @pytest.fixture(scope="module")
 def found(cohort: dasmil.CohortSpec, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    return dasmil.compare(cohort, MODELS, out=tmp_path_factory.mktemp("out"), folds=3, epochs=2, space_test=True)
+    return dasmil.compare(cohort, MODELS, out=tmp_path_factory.mktemp("out"), space_test=True, **HOW)
 
 
 def test_all_models_have_the_same_folds(found: Comparison) -> None:
@@ -54,6 +56,26 @@ def test_all_models_have_the_same_folds(found: Comparison) -> None:
     for name, run in found.runs.items():
         score = next(m for m in found.compared.models if m.name == name)
         assert score.auroc == pytest.approx(run.summary["splits"]["test"]["mean"]["auroc"])
+
+
+def test_every_fold_of_every_model_chooses_among_the_same_by_its_validation_bags(found: Comparison) -> None:
+    for name, run in found.runs.items():
+        rounds = json.loads((run.path / "search.json").read_text())["rounds"]
+        assert [part["chosen"] for part in rounds] == list(found.chosen[name])
+        for part, trained in zip(rounds, run.parts, strict=True):
+            scores = {trial["settings"]["lr"]: trial["score"] for trial in part["trials"]}
+            assert sorted(scores) == RATES
+            assert scores[part["chosen"]["lr"]] == min(scores.values())  # the loss
+            assert trained.config["training"]["lr"] == part["chosen"]["lr"]
+    page = found.report.read_text()
+    lr = found.chosen["sa"][0]["lr"]
+    assert f"lr {lr:g} (" in page
+
+
+def test_a_setting_that_is_given_is_not_chosen(cohort: dasmil.CohortSpec, tmp_path: Path) -> None:
+    same = dasmil.compare(cohort, ["mean-pool", "max-pool"], out=tmp_path, folds=2, epochs=1, lr=0.003)
+    assert same.chosen == {}
+    assert {part.config["training"]["lr"] for run in same.runs.values() for part in run.parts} == {0.003}
 
 
 def test_files(found: Comparison) -> None:
@@ -78,7 +100,7 @@ def test_the_space_test_says_who_uses_positions(found: Comparison) -> None:
 
 
 def test_what_is_trained_is_not_trained_again(found: Comparison, cohort: dasmil.CohortSpec) -> None:
-    again = dasmil.compare(cohort, MODELS, out=found.folder, folds=3, epochs=2)
+    again = dasmil.compare(cohort, MODELS, out=found.folder, **HOW)
     for name, run in found.runs.items():
         for seed, same in zip(run.all_seeds, again.runs[name].all_seeds, strict=True):
             assert seed.history["seconds"].tolist() == same.history["seconds"].tolist()  # the epochs of the first time

@@ -11,6 +11,7 @@ import pytest
 
 from dasmil.cli import view as view_module
 from dasmil.errors import InputError
+from dasmil.study import viewing
 from dasmil.viewer.answers import account
 from dasmil.viewer.shelf import Shelf
 
@@ -62,7 +63,7 @@ def test_a_seed_that_no_fold_has_is_refused(crossed: Path, tmp_path: Path) -> No
 
 def test_the_viewer_shows_every_bag_once_by_the_fold_that_held_it_out(crossed: Path, monkeypatch) -> None:
     shelves: list[Shelf] = []
-    monkeypatch.setattr(view_module, "serve", lambda shelf, *_: shelves.append(shelf))
+    monkeypatch.setattr(viewing, "serve", lambda shelf, *_: shelves.append(shelf))
     view_module.view(crossed, compare=[crossed / "fold-1"])
     (shelf,) = shelves
     assert [voice.title for voice in shelf.voices[:3]] == ["fold 0, seed 0", "fold 0, seed 1", "fold 1, seed 0"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +87,55 @@ def test_cross_validation_of_a_cohort_and_of_bags_in_memory_is_the_same(
     unlabelled = [dasmil.Bag(bag.features, bag.coords, bag.unit, bag.bag_id) for bag in cohort]
     with pytest.raises(InputError, match="has no label: cross-validation needs one"):
         dasmil.cross_validate(unlabelled, "mean-pool", folds=3, out=tmp_path / "c", **FAST)
+
+
+def test_questions_to_a_run_are_those_of_the_command_line(
+    spec: dasmil.CohortSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = dasmil.cross_validate(spec, "das-mil", folds=2, out=tmp_path / "run", epochs=1, lr=1e-2).path
+    capsys.readouterr()
+
+    def told(*arguments: object) -> Any:
+        app([*map(str, ("explain", run, *arguments, "--json"))], result_action="return_value")
+        return json.loads(capsys.readouterr().out)
+
+    held = dasmil.Run.read(run).folds[1].seeds[0].predictions("test")
+    bag, speaker = dasmil.find_bag(run, held.bag_ids[0])
+    assert (bag.bag_id, speaker.fold, speaker.sets[bag.bag_id]) == (held.bag_ids[0], 1, "test")
+    answer = dasmil.explain_bag(run, bag.bag_id)
+    assert float(answer.explanation.logit) == pytest.approx(float(held.logits[0]), abs=1e-5)
+    files = answer.write(tmp_path / "here")
+    there = told("--bag", bag.bag_id, "-o", tmp_path / "there")
+    same = {**answer.as_json(), "files": [str(tmp_path / "there" / f.name) for f in files]}
+    assert json.loads(json.dumps(same)) == there
+    assert (tmp_path / "here/instances.csv").read_bytes() == (tmp_path / "there/instances.csv").read_bytes()
+    with pytest.raises(InputError, match="unknown score 'x'"):
+        answer.write(tmp_path / "nowhere", "x")
+    assert not (tmp_path / "nowhere").exists()
+
+    rows = dasmil.learned_distances(run)
+    assert [list(row.midpoints) for row in rows] == [row["midpoints"] for row in told("--distances")]
+    tested = dasmil.space_test(run, dasmil.LabelledBags(limit=8))
+    assert json.loads(json.dumps(asdict(tested))) == told("--space-test", "--limit", 8)
+
+    pages: list[tuple[str, int]] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: sockets[0].close())
+    dasmil.view(run, open_browser=False, ready=lambda address, bags: pages.append((address, bags)))
+    assert [bags for _, bags in pages] == [len(spec.load())]
+    assert pages[0][0].startswith("http://127.0.0.1:")
+
+
+def test_key_instances_are_scored_and_kept(tmp_path: Path) -> None:
+    dasmil.create_model("mean-pool", preset="mnist-collage").save(tmp_path / "m.safetensors")
+    source = dasmil.LabelledBags(data="mnist-collage", split="test", limit=6)
+    said: list[str] = []
+    ask = {"table": tmp_path / "keys.csv", "note": said.append}
+    rows = dasmil.key_instances([tmp_path / "m.safetensors"], source, **ask)
+    assert [row.model for row in rows] == ["mean-pool"] * len(rows)
+    assert said == [f"1 of 1: {tmp_path / 'm.safetensors'}"]
+    assert dasmil.key_instances([tmp_path / "m.safetensors"], source, **ask) == rows
+    assert len(said) == 1, "what the table holds is not computed again"
+    assert (tmp_path / "keys-all.md").is_file()
 
 
 def test_search_returns_the_run_with_the_best_settings(spec: dasmil.CohortSpec, tmp_path: Path) -> None:

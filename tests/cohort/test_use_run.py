@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from calls import read, run
 
-from dasmil.cli import view
 from dasmil.errors import DataError, InputError, ScaleError
+from dasmil.study import viewing
 from dasmil.study.reading import read_alike
 from dasmil.study.spec import BagSpec, CohortSpec
 from dasmil.viewer.shelf import Shelf
@@ -173,7 +173,7 @@ def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError, match=r"other.csv is a table of cells, and a model file does not say .* run dir"):
         run("view", "--model", model, "--bags", other, "--mpp", 0.25)
     shelves: list[Shelf] = []
-    monkeypatch.setattr(view, "serve", lambda shelf, *_: shelves.append(shelf))
+    monkeypatch.setattr(viewing, "serve", lambda shelf, *_: shelves.append(shelf))
     run("view", tmp_path / "run", "--bags", other, "--mpp", 0.25)
     assert [entry.bag_id for entry in shelves[0].entries] == ["q"]
     assert shelves[0].open(0).bag.coords.tolist() == [[0.25, 0.25], [0.5, 0.5]]
@@ -306,6 +306,42 @@ def test_slides_of_a_new_patient_are_predicted_together(
         run("predict", out, "--bags", new, "--per-patient", "-o", tmp_path / "none.csv")
 
 
+def test_evaluate_and_explain_take_patients_as_training_did(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels, table, out = (tmp_path / name for name in ("labels.csv", "slides.csv", "run"))
+    rows = [f"made-{i:04d},{'ab'[(i // 2) % 2]},p{i // 2}" for i in range(30)]
+    labels.write_text("\n".join(["slide,label,patient", *rows]))
+    cohort = ("--bags", made / "bags", "--labels", labels, "--per-patient", "--model", "mean-pool", "--epochs", 1)
+    assert run("train", *cohort, "--out", out) == 0
+    new = tmp_path / "new"
+    new.mkdir()
+    for i in range(9):  # the second slide of p4 is missing
+        shutil.copy(made / "bags" / f"made-{i:04d}.h5", new)
+    capsys.readouterr()
+    assert run("evaluate", out, "--bags", new, "--labels", labels, "--json") == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert found["splits"]["bags"]["n"] == 5
+    assert found["incomplete"] == {"p4": ["slide made-0009 of the label table has no file"]}
+    assert "1 patients lack a slide of the label table: p4" in told.err
+    table.write_text("\n".join(["slide,patient", *(f"made-{i:04d},p{i // 2}" for i in range(10))]))
+    given = ("--bags", new, "--slide-table", table, "-o", tmp_path / "out")
+    assert run("explain", out, "--bag", "p4", *given) == 0
+    assert "1 patients lack a slide of the slide table: p4" in capsys.readouterr().err
+    assert run("explain", out, "--bag", "p0", *given, "--json") == 0
+    joined = json.loads(capsys.readouterr().out)["logit"]
+    trained = {row["bag_id"]: row for row in csv.DictReader((out / "seed-0" / "predictions.csv").open())}
+    known = next(name for name in ("p0", "p1", "p2", "p3") if name in trained)
+    assert run("explain", out, "--bag", known, *given, "--json") == 0
+    told_logit = json.loads(capsys.readouterr().out)["logit"]
+    assert told_logit == pytest.approx(float(trained[known]["logit"]), abs=1e-5)
+    assert run("explain", out, "--bag", new / "made-0000.h5", "-o", tmp_path / "alone", "--json") == 0
+    alone = capsys.readouterr()
+    assert "made-0000.h5 is explained alone: for the whole patient give its name, --bag PATIENT" in alone.err
+    assert json.loads(alone.out)["logit"] != pytest.approx(joined, abs=1e-6)
+
+
 def clam(folder: Path, n: int, shift: float = 0.0) -> None:
     """Files as CLAM writes them: level-0 corners of tiles 256 px wide, and no scale."""
     folder.mkdir()
@@ -332,7 +368,7 @@ def test_tiles_of_another_size_than_those_of_the_run_are_refused(tmp_path: Path,
         run("evaluate", out, *wrong, "--labels", labels)
     with pytest.raises(ScaleError, match=said):
         run("explain", out, "--bag", bags / "s1.h5", "--mpp", 0.499, "-o", tmp_path / "e")
-    monkeypatch.setattr(view, "serve", lambda *_: None)
+    monkeypatch.setattr(viewing, "serve", lambda *_: None)
     with pytest.raises(ScaleError, match=said):
         run("view", out, *wrong)
     assert run("predict", out, "--bags", bags, "--mpp", 0.2547, "-o", tmp_path / "p.csv") == 0  # another scanner

@@ -344,3 +344,72 @@ def test_clam_folder_with_both_kinds_of_files(tmp_path: Path) -> None:
     torch.save(torch.from_numpy(FEATURES), tmp_path / "pt_files" / "a.pt")
     torch.save(torch.from_numpy(FEATURES), tmp_path / "pt_files" / "b.pt")
     assert find_feature_files(tmp_path) == [path, tmp_path / "pt_files" / "b.pt"]
+
+
+def slide2vec(tmp_path: Path, name: str = "s", settings: bool = True, **more: object) -> Path:
+    """Laid out as slide2vec 5 to 7 and hs2p write them: tensors apart from the corners of the tiles."""
+    for folder in ("tile_embeddings", "slide_embeddings", "tiles"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+    torch.save(torch.from_numpy(FEATURES).half(), tmp_path / "tile_embeddings" / f"{name}.pt")
+    torch.save(torch.ones(6), tmp_path / "slide_embeddings" / f"{name}.pt")
+    about = {"encoder_name": "virchow2", "artifact_type": "tile_embeddings", "tile_size_lv0": 512}
+    (tmp_path / "tile_embeddings" / f"{name}.meta.json").write_text(json.dumps(about))
+    index = np.arange(4, dtype=np.int32)
+    np.savez_compressed(tmp_path / "tiles" / f"{name}.coordinates.npz", tile_index=index, x=CORNERS[:, 0],
+                        y=CORNERS[:, 1], tissue_fractions=np.ones(4, np.float32))  # fmt: skip
+    meta: dict[str, object] = {
+        "slide": {"dimensions": [4000, 3000], "base_spacing_um": 0.25, "level_downsamples": [1.0]},
+        "tiling": {"tile_size_lv0": 512, "requested_spacing_um": 0.5, "n_tiles": 4},
+        "artifact": {"coordinate_space": "level0_px", "tile_order": "x_then_y"},
+        **more,
+    }
+    if settings:
+        (tmp_path / "tiles" / f"{name}.coordinates.meta.json").write_text(json.dumps(meta))
+    return tmp_path / "tile_embeddings" / f"{name}.pt"
+
+
+def test_slide2vec_says_its_scale_beside_the_corners(tmp_path: Path) -> None:
+    path = slide2vec(tmp_path)
+    assert find_feature_files(tmp_path) == [path]  # and not the embedding of the whole slide
+    found = read_features(path)
+    assert (found.probe.format, found.probe.encoder, found.probe.size_px) == ("slide2vec", "virchow2", (4000, 3000))
+    np.testing.assert_allclose(found.coords, (CORNERS + 256) * 0.25)
+    np.testing.assert_array_equal(found.features, FEATURES.astype(np.float16).astype(np.float32))
+    assert (found.tile_um, found.mpp) == (128, 0.25)
+    assert "0.25 um/px as the file declares; tile 512 px declared" in found.rule
+    with pytest.raises(DataError, match=r"declares mpp 0\.25, but 0\.5 was given"):
+        read_features(path, Scale(mpp=0.5))
+    with pytest.raises(DataError, match="index of positions, not a feature file"):
+        read_features(tmp_path / "tiles" / "s.coordinates.npz")
+
+
+def test_slide2vec_without_settings_asks_for_the_scale(tmp_path: Path) -> None:
+    path = slide2vec(tmp_path, settings=False)
+    with pytest.raises(InputError, match="slide2vec files give positions in level-0 pixels"):
+        read_features(path)
+    np.testing.assert_allclose(read_features(path, Scale(mpp=0.5)).coords, (CORNERS + 256) * 0.5)
+
+
+def test_slide2vec_files_that_do_not_fit(tmp_path: Path) -> None:
+    corners = tmp_path / "tiles" / "s.coordinates.npz"
+    path = slide2vec(tmp_path, slide={"base_spacing_um": "0.25"})
+    with pytest.raises(DataError, match=r"meta\.json: base_spacing_um is '0\.25', expected a positive number"):
+        read_features(path)
+    with pytest.raises(DataError, match=r"'tiling' is \[\], expected an object"):
+        read_features(slide2vec(tmp_path, tiling=[]))
+    with pytest.raises(DataError, match="coordinate_space is 'um', expected 'level0_px'"):
+        read_features(slide2vec(tmp_path, artifact={"coordinate_space": "um"}))
+    slide2vec(tmp_path)
+    np.savez(corners, x=CORNERS[:3, 0], y=CORNERS[:3, 1])
+    assert probe_features(path).n_coords == 3
+    with pytest.raises(DataError, match="holds 3 positions, expected 4: one for each row of features"):
+        read_features(path)
+    np.savez(corners, x=CORNERS[:, 0])
+    with pytest.raises(DataError, match="has no array 'y', it holds x"):
+        read_features(path)
+    corners.write_bytes(corners.read_bytes()[:60])
+    with pytest.raises(DataError, match="cannot be read as an array of positions"):
+        read_features(path)
+    torch.save(torch.ones(2, 3, 4), path)  # of regions of tiles
+    with pytest.raises(DataError, match=r"holds \(2, 3, 4\), expected one tensor of features"):
+        read_features(path)

@@ -303,3 +303,21 @@ def test_a_format_that_is_an_array_is_not_ours(tmp_path: Path) -> None:
         with h5py.File(tmp_path / "a.h5", "r+") as file:
             file.attrs["format"] = value
             assert is_own(file) is own
+
+
+def test_damaged_files_of_slide2vec_are_one_clear_error_each(tmp_path: Path) -> None:
+    path, corners = tmp_path / "s.pt", tmp_path / "s.coordinates.npz"
+    path.write_bytes(saved(T))
+    np.savez_compressed(corners, x=np.arange(6) * 256, y=np.zeros(6, np.int64), tile_index=np.arange(6))
+    meta = tmp_path / "s.coordinates.meta.json"
+    meta.write_text(json.dumps({"slide": {"base_spacing_um": 0.5}, "tiling": {"tile_size_lv0": 256}}))
+    assert read_features(path).coords[1].tolist() == [192, 64]
+    for file in (path, corners, meta):
+        data = file.read_bytes()
+        for i in range(25):
+            file.write_bytes(damaged(data, random.Random(f"slide2vec {file.suffix} {i}")))
+            use(path)
+        file.write_bytes(data)
+    for data in (lying((10**12,)), lying((-5,)), b""):
+        corners.write_bytes(zipped(data).replace(b"arr_0", b"xxxxx"))
+        assert use(path)

@@ -216,3 +216,21 @@ def test_a_table_of_more_rows_than_there_are_slides_is_refused(tmp_path, monkeyp
     table.write_text("slide,label\n" + "".join(f"s{k},a\n" for k in range(4)))
     with pytest.raises(DataError, match="more than 3 rows, expected a label table: a line for each slide"):
         read_labels(table)
+
+
+def test_parquet_table(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "labels.parquet"
+    rows = {"slide": ["s1.svs", "s2", "s3"], "label": [1.0, 0.0, None], "patient": ["p1", "Zo\u0065\u0308", None]}
+    pandas.DataFrame(rows).to_parquet(path)
+    assert read_labels(path) == [LabelRow("s1", "1", "p1"), LabelRow("s2", "0", "Zo\u00eb"), LabelRow("s3", None, None)]
+    pandas.DataFrame({"slide": ["a"], "x": [1]}).to_parquet(path)
+    with pytest.raises(DataError, match="no label column among slide, x"):
+        read_labels(path)
+    pandas.DataFrame({"slide": [], "label": []}).to_parquet(path)
+    with pytest.raises(DataError, match="has a header and no rows"):
+        read_labels(path)
+    for content in (b"", b"PAR1", path.read_bytes()[:-20], b"slide,label\n"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"labels\.parquet cannot be read as a Parquet table"):
+            read_labels(path)

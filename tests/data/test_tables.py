@@ -135,3 +135,8 @@ def test_clear_errors(tmp_path: Path) -> None:
     broken.to_csv(path, index=False)
     with pytest.raises(DataError, match="'cd8' holds empty or non-numeric values"):
         read_table(path, bag="patient", unit="um")
+    long = frame()
+    long["cell_id"] = ["z" * 2_000, *["a"] * (len(long) - 1)]
+    long.to_csv(path, index=False)
+    with pytest.raises(DataError, match="a value of 'cell_id' has 2,000 characters, expected a name of at most 1,000"):
+        read_table(path, bag="patient", unit="um", one_hot="type")

@@ -70,6 +70,7 @@ RUN_FILES = ("config.json", "data.json", "versions.json", "status.json", "metric
              "checkpoint.safetensors", "checkpoint.json", "report.html")  # fmt: skip
 OWN_MEANING = {
     "models/storage.py": {"config.json"},  # beside model.safetensors, for model hubs
+    "study/hub.py": {"config.json"},  # the same
     "study/compare.py": {"report.html"},  # the page of several runs, beside none of them
     "cli/predict.py": {"predictions.csv"},  # the table that is written where the user wants it
 }
@@ -85,6 +86,18 @@ def test_only_runs_names_the_files_of_a_run(file: str) -> None:
         if isinstance(node, ast.Constant) and node.value == file and file not in OWN_MEANING.get(name, ())
     }
     assert found == {"runs/layout.py"}
+
+
+def test_there_is_one_display_of_progress() -> None:
+    """Lines that rich renews on a terminal."""
+    found = {
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "status")
+        or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("rich.live", "rich.progress")))
+    }
+    assert found == {"cli/display.py"}
 
 
 PRINTERS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import struct
@@ -69,6 +70,21 @@ def test_inputs_that_cannot_be_used_are_one_message(name: str, what: str) -> Non
     inputs, more, message = REFUSED[what]
     with pytest.raises(InputError, match=message):
         logit(name, *inputs, **more)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_that_are_not_finite_are_no_traceback(name: str) -> None:
+    model = create_model(name, in_features=6).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+        assert torch.isnan(model(X, XY).logit).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_places_beyond_all_lengths_are_no_traceback(name: str) -> None:
+    with contextlib.suppress(InputError):
+        logit(name, X, XY * 1e36)
 
 
 @pytest.mark.parametrize("name", ["das-mil", "disc-rel-sa", "gcn"])

@@ -133,6 +133,23 @@ def test_a_bag_that_is_really_cut_into_blocks(problem, assert_exact, axes, backe
 
 
 @pytest.mark.parametrize(("backend", "dtype", "isa"), BACKENDS)
+@pytest.mark.parametrize(("d", "o"), [(32, 16), (16, 7), (9, 32)])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"absent": PLAIN},
+        {"bias": "linear", "tokens": 1, "absent": PLAIN, "dropout_p": 0.2},
+        {"absent": ("key_embed",)},
+        {"absent": ("query_embed",), "self_pair": False, "mask": True},
+    ],
+    ids=["lean", "tokens", "whole", "partial"],
+)
+def test_neighbours_with_rows_of_whole_vectors(problem, assert_exact, more, d, o, small_blocks, backend, dtype, isa):
+    """The products of a radius take rows where they lie, each size in its own way."""
+    assert_exact(problem(149, d=d, o=o, radius=0.5, scale=d**-0.5, **more), backend, dtype)
+
+
+@pytest.mark.parametrize(("backend", "dtype", "isa"), BACKENDS)
 def test_the_order_of_the_instances_does_not_matter(problem, backend, dtype, isa):
     case = problem(600, radius=0.3, d=4, o=3, section=True, tokens=1)
     before = case.run(backend, dtype)

@@ -7,6 +7,8 @@ import importlib
 import pytest
 import torch
 
+from dasmil.ops import das_attention
+
 native = importlib.import_module("dasmil.ops.das_attention.native")
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")
 
@@ -98,3 +100,20 @@ def test_errors_are_a_few_roundings_of_the_terms_of_a_gradient(problem, seed, fa
     exact, found = case.run("reference"), case.run("native", torch.float32)
     roundings = (found["query"] - exact["query"]).abs().max() / (2**-24 * size_of_terms(case).max())
     assert roundings < 4
+
+
+@pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")
+@pytest.mark.parametrize("jump", [0.0, 40.0])
+def test_values_up_to_1e15_do_not_overflow_the_kernel_and_larger_ones_not_chunked(jump):
+    """A running sum may be 2^64 times its last size before the kernel takes a new shift: n |v| below 1.8e19 fits."""
+    n = 600
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.ones(1, n, 1), torch.rand(1, n, 1, generator=generator)
+    key[:, n // 2 :] += jump  # later tiles have logits that much larger
+    value, coords = torch.randn(1, n, 3, generator=generator), torch.rand(n, 2, generator=generator)
+    exact = das_attention(query.double(), key.double(), value.double(), coords.double(), scale=1.0, backend="reference")
+    assert isinstance(exact, torch.Tensor)
+    for backend, size in (("native", 1e15), ("chunked", 1e15), ("chunked", 1e37)):
+        found = das_attention(query, key, size * value, coords, scale=1.0, backend=backend)
+        assert isinstance(found, torch.Tensor)
+        torch.testing.assert_close(found.double() / size, exact, rtol=1e-4, atol=1e-6)

@@ -17,7 +17,7 @@ DASMIL = Path(sys.executable).with_name("dasmil")
 
 
 def run_demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    small = ["--epochs", "2", "--seeds", "2", "--bags", "20"]
+    small = ["--quick", "--seeds", "2"]
     return subprocess.run(
         [DASMIL, "demo", *small, *map(str, arguments)],
         capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -35,6 +35,7 @@ def test_it_trains_both_models_and_ends_with_table_and_path(finished: tuple[Path
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == str(out / "report.html")
+    assert "two epochs learn nothing" in lines[-2]
     for model, name, paper in (("das-mil", "DAS-MIL", "0.958 ± 0.013"), ("sa", "self-attention", "0.848 ± 0.024")):
         scored = json.loads((out / model / "summary.json").read_text())["splits"]["test-large"]
         assert scored["n"] == 20

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dasmil.attribution.distance import learned_distances
 from dasmil.errors import DataError, InputError
 from dasmil.report import pictures, write_report
+from dasmil.report.advice import next_steps
 from dasmil.report.phi import Phi
 from dasmil.report.pictures import phi_picture, roc_curves, roc_picture
 from dasmil.report.sections import headline
 from dasmil.report.single import epochs_text, run_page, told_by
-from dasmil.runs import Run, verdict
+from dasmil.runs import Run, Verdict, verdict
 from dasmil.study.folds import write_fold_summary
 from dasmil.train import fit
 from tests.baselines.shares import shares
@@ -173,6 +175,25 @@ def test_slopes_and_radius_are_told_in_micrometres(binary: Path):
     ]
 
 
+def test_advice_keeps_the_radius_and_sends_no_table_of_cells_to_the_doctor(binary: Path):
+    config = json.loads((binary / "config.json").read_text())
+    config["model"]["options"]["radius"] = 50.0
+    config["data"]["cohort"] = {"bags": "features", "labels": "labels.csv"}
+    (binary / "config.json").write_text(json.dumps(config))
+
+    def commands() -> list[str]:
+        run = Run.read(binary)
+        return [command for _, command in next_steps(run, Verdict(run, None, {}))]
+
+    folds, doctor, encoders = commands()
+    model = f"--model {config['model']['name']} --set radius=50 --folds 5 --seeds 3"
+    assert folds == f"dasmil train --bags features --labels labels.csv {model} --out {binary}-folds"
+    assert (doctor, encoders) == ("dasmil doctor features --labels labels.csv", "dasmil encoders")
+    config["data"]["cohort"] = {"bags": "cells.csv", "labels": "labels.csv", "bag_column": "patient"}
+    (binary / "config.json").write_text(json.dumps(config))
+    assert [command.split()[1] for command in commands()] == ["train", "encoders"]
+
+
 def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):
     for seed in (0, 1):
         file = binary / f"seed-{seed}" / "status.json"
@@ -231,6 +252,10 @@ def test_a_cross_validation_pools_its_folds(trained: Path, pages: dict[str, str]
     page = Rows(pages["folds"])
     summary = json.loads((trained / "folds" / "summary.json").read_text())
     assert "2 folds, 2 seeds each" in page.text
+    counts = {
+        json.loads((trained / "folds" / f"fold-{k}" / "data.json").read_text())["splits"]["train"]["n"] for k in (0, 1)
+    }
+    assert f"over {' to '.join(map(str, sorted(counts)))} training bags a fold." in page.text
     assert "Fold: 0" not in page.text
     for fold in range(2):
         data = json.loads((trained / "folds" / f"fold-{fold}" / "data.json").read_text())
@@ -377,12 +402,20 @@ def test_the_first_sentence_counts_the_epochs_that_were_trained():
     assert epochs_text(run(8, 50)) == "8 to 50 of at most 50 epochs"
 
 
-def test_a_rule_that_was_not_trained_shows_no_distance(tmp_path):
-    """A label by composition: the model stays the rule of shares, and the page draws no phi for it."""
+def test_a_rule_of_shares_shows_no_distance(tmp_path):
+    """A label by composition: the model counts a type, nothing draws a phi for it, and nothing was learned for it."""
     fit("das-mil", shares(40), shares(20, seed=1), out=tmp_path / "run")
     run = Run.read(tmp_path / "run")
-    assert not run.seeds[0].trained
+    assert run.seeds[0].distances == []
     assert phi_picture(run) is None
+    with pytest.raises(InputError, match="a rule without one"):
+        learned_distances([run.seeds[0].model()])
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
     assert "distance plays no part there" in page
     assert "halfway" not in page
+
+
+def test_a_seed_that_stayed_a_rule_without_distance_does_not_hide_the_distances_of_the_others(binary: Path) -> None:
+    path = binary / "seed-0" / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "learned_distances": []}))
+    assert "Learned distance by epoch" in write_report(binary).read_text()

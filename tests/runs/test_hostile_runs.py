@@ -12,12 +12,12 @@ import pytest
 from toy import toy_bags
 
 import dasmil
-from dasmil.cli.view_shelf import run_shelf
-from dasmil.errors import DasmilError
+from dasmil.errors import DasmilError, DataError
 from dasmil.report import write_report
 from dasmil.runs import Run, speakers
 from dasmil.study.apply import evaluate_run, predict_run
 from dasmil.study.folds import write_fold_summary
+from dasmil.study.shelf import run_shelf
 
 SETTINGS = {
     "epochs": 2,
@@ -223,3 +223,25 @@ def test_what_seeds_say_of_different_bags_is_not_put_together(whole: dict[str, P
     table.write_text(good.replace("split", "set", 1))
     with pytest.raises(DasmilError, match=r"it lacks the columns? split"):
         train(tmp_path / "run", resume=True)
+
+
+def test_a_status_a_curve_and_predictions_that_do_not_fit_are_one_message(
+    whole: dict[str, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole["run"], run)
+    seed = Run.read(run).seeds[0]
+    status = json.loads((seed.path / "status.json").read_text())
+    row = {"layer": {}, "head": 0, "unit": "um", "theta": 1.0, "beta": 1.0, "midpoint": 1.0, "width": 1.0}
+    for change in ({"learned_distances": [row]}, {"attempts": [{"preferred_to": 3}]}):
+        (seed.path / "status.json").write_text(json.dumps({**status, **change}))
+        with pytest.raises(DataError, match=r"status\.json"):
+            _ = Run.read(run).seeds[0].status
+    curve = (seed.path / "metrics.csv").read_text().splitlines()[0]
+    (seed.path / "metrics.csv").write_text(curve + "\n")
+    with pytest.raises(DataError, match=r"metrics\.csv"):
+        _ = Run.read(run).seeds[0].trained
+    lines = seed.predictions_file.read_text().splitlines()
+    seed.predictions_file.write_text("\n".join(line for line in lines if ",test," not in line) + "\n")
+    with pytest.raises(DataError, match="seeds have predicted the split 'test'"):
+        Run.read(run).decided("test")

@@ -8,6 +8,7 @@ import torch
 
 import dasmil
 from dasmil.stats import auroc
+from dasmil.train.factory import ON_ALL
 from dasmil.train.feed import Feed
 from dasmil.train.held_out import Judge, chance_of
 from tests.baselines.rare_pairs import rare_pairs
@@ -138,3 +139,34 @@ def test_chance_is_that_of_blind_guesses():
     limit = float(np.quantile(best, 0.95))
     assert chance_of(labels, limit, 13) == pytest.approx(0.05, abs=0.05)
     assert chance_of(labels, 0.5, 13) == 1.0
+
+
+def test_a_run_that_starts_from_a_pair_reads_its_two_types_alone(planted):
+    """Hundreds of features, but only two numbers of an instance to learn by heart with."""
+    bags, runs = planted
+    for run in runs:
+        assert int(torch.linalg.matrix_rank(run.model.encoder.directions)) == 2
+    with torch.no_grad():
+        read = [runs[0].model.encoder(bag.features) for bag in bags]
+    assert all(torch.equal(x[:, 2:], torch.zeros_like(x[:, 2:])) for x in read)
+
+
+def test_types_that_overlap_are_told_by_training_along_them():
+    """Where a few tiles of other types look like the rare ones, the rule alone is not sharp."""
+    run = dasmil.fit("das-mil", rare_pairs(60, seed=2, separation=0.6), epochs=40)[0]
+    assert run.attempts[0].held_out["auroc"] < 0.95  # of the rule, on bags that did not choose it
+    assert scored(run, rare_pairs(60, seed=1, separation=0.6)) >= 0.97
+
+
+def test_a_rule_that_wins_against_other_starts_begins_again_from_all_bags():
+    """With many bags a rule that only mostly holds has to compete; what it reads is then that of all training bags."""
+    bags = rare_pairs(200)
+    wrong = np.random.default_rng(0).random(len(bags)) < 0.2
+    bags = [dataclasses.replace(bag, label=1 - bag.label) if no else bag for bag, no in zip(bags, wrong)]
+    run = dasmil.fit("das-mil", bags, epochs=4)[0]
+    assert run.attempts[0].start == ON_ALL
+    assert run.attempts[0].rivals
+    labels = np.array([bag.label for bag in bags])
+    p = np.clip(np.where(labels == 1, run.predict(bags), 1 - run.predict(bags)), 1e-9, 1)
+    weights = np.where(labels == 1, (labels == 0).sum() / (labels == 1).sum(), 1.0)
+    assert float((-np.log(p) * weights).mean()) == pytest.approx(run.train_loss, rel=1e-3)

@@ -18,6 +18,7 @@ import dasmil.cli.view as view_module
 from dasmil.data import load_dataset
 from dasmil.data.store import write_bag
 from dasmil.models import create_model
+from dasmil.study import viewing
 from dasmil.study.reading import run_loader
 from dasmil.types import Bag
 from dasmil.viewer.answers import bag_list
@@ -76,7 +77,7 @@ def test_bags_with_and_without_their_slides(folder: Path) -> None:
 
 def test_other_bags_are_shown_with_the_class_names_of_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelves: list[Shelf] = []
-    monkeypatch.setattr(view_module, "serve", lambda shelf, *_: shelves.append(shelf))
+    monkeypatch.setattr(viewing, "serve", lambda shelf, *_: shelves.append(shelf))
     model = folder / "run" / "seed-0" / "model.safetensors"
     model.parent.mkdir(parents=True)
     shutil.copy(folder / "model.safetensors", model)
@@ -91,7 +92,7 @@ def test_other_bags_are_shown_with_the_class_names_of_the_run(folder: Path, monk
 
 def test_the_list_knows_the_patients_of_a_run_and_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelves: list[Shelf] = []
-    monkeypatch.setattr(view_module, "serve", lambda shelf, *_: shelves.append(shelf))
+    monkeypatch.setattr(viewing, "serve", lambda shelf, *_: shelves.append(shelf))
     seed = folder / "run" / "seed-0"
     seed.mkdir(parents=True)
     shutil.copy(folder / "model.safetensors", seed)
@@ -116,9 +117,34 @@ def test_the_list_knows_the_patients_of_a_run_and_of_a_folder(folder: Path, monk
     assert patients == [{"a": "patient-3", "b": None}, {"a": None}, {"a": None, "b": "patient-7", "c": None}]
 
 
+def test_slides_of_a_new_patient_are_shown_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shelves: list[Shelf] = []
+    monkeypatch.setattr(viewing, "serve", lambda shelf, *_: shelves.append(shelf))
+    model = folder / "run" / "seed-0" / "model.safetensors"
+    model.parent.mkdir(parents=True)
+    shutil.copy(folder / "model.safetensors", model)
+    config = {"format": "dasmil-run", "seeds": [0], "model": {"name": "das-mil"}, "training": {}}
+    config["data"] = {"classes": ["benign", "7"], "cohort": {"per_patient": True}}
+    (folder / "run" / "config.json").write_text(json.dumps(config))
+    table = folder / "slides.csv"
+    table.write_text("slide,patient\na,p1\nb,p1\nc,p2\nd,p2\n")
+    view_module.view(folder / "run", bags=folder / "bags", slide_table=table)
+    said = capsys.readouterr().err
+    assert "The slides of a patient are joined, as the run was trained" in said
+    assert "1 patients lack a slide of the slide table: p2; the first: slide d of the slide table has no file" in said
+    view_module.view(model=model, bags=folder / "bags", slide_table=table, per_patient=True)
+    for shelf in shelves:
+        assert [entry.bag_id for entry in shelf.entries] == ["p1", "p2"]
+        bag = shelf.entries[0].load()
+        assert (len(bag), bag.section.tolist(), bag.metadata["slides"]) == (6, [0, 0, 0, 1, 1, 1], ["a", "b"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["nowhere", "--per-patient"], "--per-patient and --slide-table join slides of --bags"),
         ([], "give a run directory, or --model"),
         (["nowhere"], "nowhere does not exist"),
         (["--model", "m.safetensors"], "--model needs --bags"),

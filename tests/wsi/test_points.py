@@ -60,6 +60,32 @@ def test_patches_are_cut_around_the_points(made_slide: Callable[..., Path], tmp_
     assert (out / "a.h5").stat().st_mtime_ns == before  # finished slides are not made again
 
 
+def test_pixels_are_kept_without_an_encoder(made_slide: Callable[..., Path], tmp_path: Path) -> None:
+    slide, out = made_slide("a.tif", mpp=0.5), tmp_path / "bags"
+    points = table(tmp_path / "cells.csv", "a.tif")
+    cut = ("extract", slide, "-o", out, "--points", points, "--points-unit", "um", "--patch-um", 16)
+    assert run(*cut, "--encoder", "none", "--tile-px", 32) == 0
+    bag = read_bag(out / "a.h5")
+    assert bag.pixels
+    assert tuple(bag.features.shape) == (4, 3, 32, 32)
+    for i, colour in enumerate(COLOURS.values()):
+        np.testing.assert_allclose(bag.features[i].double().mean((1, 2)).numpy(), colour, atol=0.6)
+    with pytest.raises(InputError, match="keeps pixels, which files of clam do not hold"):
+        run("extract", slide, "-o", out, "--encoder", "none", "--format", "clam")
+
+
+def test_tiles_are_kept_as_pixels_without_an_encoder(made_slide: Callable[..., Path], tmp_path: Path) -> None:
+    slide = made_slide("a.tif", mpp=0.5)
+    common = ("extract", slide, "--tile-um", 64, "--tile-px", 64, "--stain", "none", "--no-qc")
+    assert run(*common, "-o", tmp_path / "pixels", "--encoder", "none") == 0
+    assert run(*common, "-o", tmp_path / "colours", "--encoder", "null") == 0
+    pixels, colours = (read_bag(tmp_path / name / "a.h5") for name in ("pixels", "colours"))
+    assert tuple(pixels.features.shape[1:]) == (3, 64, 64)
+    np.testing.assert_array_equal(pixels.coords.numpy(), colours.coords.numpy())
+    means = pixels.features.double().mean((2, 3)) / 255
+    np.testing.assert_allclose(means.numpy(), colours.features[:, :3].double().numpy(), atol=0.01)
+
+
 def test_what_does_not_fit_is_named(
     made_slide: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

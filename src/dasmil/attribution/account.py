@@ -71,9 +71,10 @@ class Account:
             return self.model.classifier(self.structure.pooled())
 
     def _target(self, logits: Tensor, target: int | None) -> int:
-        classes = self.model.n_classes
+        outputs = self.model.n_logits
         if target is None:
-            return 1 if classes == 2 else int(logits.argmax(-1))
+            return 1 if outputs == 1 else int(logits.argmax(-1))
+        classes = max(2, outputs)
         if not 0 <= target < classes:
             raise InputError(f"target is class {target}, but the model knows the classes 0 to {classes - 1}")
         return target
@@ -82,7 +83,7 @@ class Account:
         logits = self.model.classifier(structure.pooled())
         target = self._target(logits, target)
         w, b = self._classifier(target)
-        logit = target_logit(logits, target, self.model.n_classes).squeeze()
+        logit = target_logit(logits, target, self.model.n_logits).squeeze()
         scores: dict[str, Tensor] = {}
         distance = share = None
         sums: dict[str, tuple[PairSum, ...]] = {}
@@ -164,7 +165,7 @@ class Account:
             unit=self.bag.unit,
             method="integrated-gradients",
             target=target,
-            logit=float(target_logit(logits, target, self.model.n_classes)),
+            logit=float(target_logit(logits, target, self.model.n_logits)),
             bias=path.baseline_logit,
             residual=path.residual,
             contributions=path.attributions,
@@ -263,7 +264,7 @@ class Account:
         weight, bias = self.model.classifier.weight, self.model.classifier.bias
         assert isinstance(weight, Tensor)
         assert isinstance(bias, Tensor)
-        if self.model.n_classes == 2:
+        if self.model.n_logits == 1:
             sign = 1.0 if target == 1 else -1.0
             return sign * weight[0], sign * bias[0]
         return weight[target], bias[target]

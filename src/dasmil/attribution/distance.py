@@ -35,25 +35,30 @@ class LearnedDistance:
 
 def learned_distances(models: Sequence[MILModel]) -> list[LearnedDistance]:
     """The table of learned distances; models are seeds of one configuration."""
-    tables = [model.learned_distances() for model in models]
-    if not tables or not tables[0]:
+    by_head: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for model in models:
+        for row in model.learned_distances():
+            by_head.setdefault((row["layer"], row["head"]), []).append(row)
+    if not by_head:
         name = models[0].name if models else "no model"
+        if models and models[0].distance_parameters():
+            raise InputError(
+                f"{name} has no learned distance here: it follows a rule without one, of mean features or of the share "
+                "of one type of instances"
+            )
         raise InputError(
             f"{name} has no learned distance: only das-mil with at least one embedding (k, q, v) learns one"
         )
-    found = []
-    for rows in zip(*tables, strict=True):
-        first = rows[0]
-        found.append(
-            LearnedDistance(
-                layer=first["layer"],
-                head=first["head"],
-                unit=first["unit"],
-                midpoints=tuple(row["midpoint"] for row in rows),
-                widths=tuple(row["width"] for row in rows),
-            )
+    return [
+        LearnedDistance(
+            layer=layer,
+            head=head,
+            unit=rows[0]["unit"],
+            midpoints=tuple(row["midpoint"] for row in rows),
+            widths=tuple(row["width"] for row in rows),
         )
-    return found
+        for (layer, head), rows in sorted(by_head.items())
+    ]
 
 
 def told_distances(biases: Sequence[Mapping[str, Any]], options: Mapping[str, Any], unit: str) -> list[str]:

@@ -115,7 +115,7 @@ def _side(bag: Bag, centres: np.ndarray, mpp: float | None) -> float:
         return tile_um
     if bag.unit == "px" and tile_um and mpp:
         return tile_um / mpp
-    if bag.features.ndim == 4:  # pictures, one pixel to one pixel
+    if bag.features.ndim == 4 and bag.unit == "px":  # pictures, one pixel to one pixel
         return float(bag.features.shape[-1])
     if len(centres) < 2:
         return 1.0

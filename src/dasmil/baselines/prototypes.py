@@ -20,13 +20,15 @@ FAR = 10.0  # types that do not meet in a bag count as this many times its exten
 def find_types(bags: Sequence[Bag], count: int, within: int, seed: int = 0) -> NDArray[np.float32]:
     """Centres [count, within] of the types that instances fall into, by their first ``within`` features."""
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng(seed)
     some = np.concatenate(
         [bag.features[torch.from_numpy(rng.permutation(len(bag))[:INSTANCES_PER_BAG]), :within].numpy() for bag in bags]
     )
     count = min(count, len(np.unique(some, axis=0)))
-    fitted = KMeans(count, n_init=2, max_iter=50, random_state=seed).fit(some)  # pyright: ignore[reportArgumentType]
+    with threadpool_limits(1):  # on a busy machine threads wait for each other longer than one takes alone
+        fitted = KMeans(count, n_init=2, max_iter=50, random_state=seed).fit(some)  # pyright: ignore[reportArgumentType]
     return fitted.cluster_centers_.astype(np.float32)
 
 

@@ -37,6 +37,12 @@ class Rule:
     value: float
     auroc: float
 
+    @property
+    def types(self) -> list[NDArray[np.float32]]:
+        """The places of its one or two types; one, too, where instances of a type come near each other."""
+        alone = self.kind == "share" or np.array_equal(self.first, self.second)
+        return [self.first] if alone else [self.first, self.second]
+
 
 @dataclass(frozen=True, eq=False)
 class Finding:

@@ -16,7 +16,7 @@ from torch import Tensor
 import dasmil
 from dasmil.ops.das_attention import triton_backend, triton_trust
 from dasmil.ops.das_attention.chunked import chunked
-from dasmil.ops.das_attention.native import available, native
+from dasmil.ops.das_attention.native import available, native, told
 from dasmil.ops.das_attention.operands import Operands, Settings
 
 Compute = Callable[[Operands, Settings], Tensor]
@@ -85,17 +85,17 @@ class DeviceReport:
 
     def text(self) -> str:
         """One block of plain text to paste into an issue."""
-        lines = ["dasmil doctor --device", *(f"{name}: {told}" for name, told in self.about.items())]
+        lines = ["dasmil doctor --device", *(f"{name}: {value}" for name, value in self.about.items())]
         if self.left_out:
             lines.append(f"Triton kernels left out: {self.left_out}")
         lines += ["", f"{'parity':<16}{'d':>4}  {'backend':<15}{'error':>8}{'limit':>8}"]
         for row in self.parity:
-            told = "" if row.agrees else f"  WRONG: {row.of}"
-            lines.append(f"{row.case:<16}{row.d:>4}  {row.backend:<15}{row.error:>8.0e}{row.limit:>8.0e}{told}")
+            wrong = "" if row.agrees else f"  WRONG: {row.of}"
+            lines.append(f"{row.case:<16}{row.d:>4}  {row.backend:<15}{row.error:>8.0e}{row.limit:>8.0e}{wrong}")
         lines += ["", f"{'speed, n':<16}{'d':>4}  {'backend':<15}{'ms':>8}"]
         for row in self.speed:
-            told = f"  {row.failed}" if row.milliseconds is None else f"{row.milliseconds:>8.4g}"
-            lines.append(f"{row.n:<16,}{row.d:>4}  {row.backend:<15}{told}")
+            speed = f"  {row.failed}" if row.milliseconds is None else f"{row.milliseconds:>8.4g}"
+            lines.append(f"{row.n:<16,}{row.d:>4}  {row.backend:<15}{speed}")
         wrong = sum(not row.agrees for row in self.parity)
         lines += ["", f"{len(self.parity) - wrong} of {len(self.parity)} results agree with chunked in float64"]
         return "\n".join(lines)
@@ -135,13 +135,15 @@ def about(device: torch.device) -> dict[str, str]:
         versions["triton"] = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
         versions["triton"] = "not installed"
-    told = {"versions": ", ".join(f"{name} {version}" for name, version in versions.items()), "device": str(device)}
+    lines = {"versions": ", ".join(f"{name} {version}" for name, version in versions.items())}
+    lines |= {"system": f"{platform.system()} {platform.machine()}", "threads": str(torch.get_num_threads())}
+    lines |= {"CPU kernel": told(), "device": str(device)}
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         capability = "" if torch.version.hip else f", compute capability {found.major}.{found.minor}"
-        told["device"] = f"{found.name}{capability}, {found.total_memory / 2**30:.0f} GiB"
-        told["toolkit"] = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    return told
+        lines["device"] = f"{found.name}{capability}, {found.total_memory / 2**30:.0f} GiB"
+        lines["toolkit"] = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return lines
 
 
 def _bag(n: int, d: int, fields: tuple[str, ...], device: torch.device) -> Operands:

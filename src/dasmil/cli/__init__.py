@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
 from dasmil import __version__
-from dasmil.errors import DasmilError
+from dasmil.errors import DasmilError, InputError
 
 app = App(
     name="dasmil",
     version=__version__,
     suppress_keyboard_interrupt=False,  # main() says what happened
     help="Learn from bags of instances that have positions: tiles of a slide, cells of a tissue section.",
+    help_epilogue="`dasmil --version --verbose` tells versions, the CPU kernel, threads and the device.",
 )
 
 VERBS = {
@@ -29,6 +31,9 @@ VERBS = {
     "explain": "Say which instances, at which distances, decided.",
     "evaluate": "Score a trained run on labelled bags.",
     "train": "Train a model on bags, several seeds at once.",
+    "run": "Do what a study file says; every command writes one with --write-config FILE.",
+    "publish": "Write a run's models with a model card to a folder, or upload them.",
+    "export": "Write a trained model as ONNX, for programs without PyTorch.",
     "encoders": "List the encoders that `extract` can use.",
     "doctor": "Check a folder of features, and its label table, before training.",
     "models": "List the models: their paper, their use of positions, their parameters.",
@@ -39,14 +44,57 @@ for _verb, _help in VERBS.items():
     app.command(f"dasmil.cli.{_verb}:app", name=_verb, help=_help)
 
 
+KEPT = ("train", "search", "compare")
+"""Commands that keep the file that repeats them in --out."""
+_CONFIG = "--write-config"
+
+
+def call(tokens: list[str]) -> int:
+    """Do a command line. With --write-config FILE it is written first; commands that train keep it in their folder."""
+    tokens, file = _without_config(tokens)
+    verb = tokens[0] if tokens else ""
+    if file is not None:
+        if verb not in VERBS or verb == "run":
+            raise InputError(f"{_CONFIG} writes the file of a command such as train: give one, and not run")
+        from dasmil.cli.study_file import written
+        from dasmil.files import write_text
+
+        write_text(Path(file), written(app, verb, tokens[1:]))
+    result = app(tokens, exit_on_error=False, result_action="return_value")
+    if verb in KEPT and isinstance(result, int) and result <= 1:
+        from dasmil.cli.study_file import options_of, parsed, written
+        from dasmil.runs import keep_study
+
+        out = Path(parsed(options_of(app, verb), tokens[1:]).get("out", ""))
+        if out.is_dir():
+            keep_study(out, written(app, verb, tokens[1:]))
+    return result if isinstance(result, int) else 0
+
+
+def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:
+    """The tokens of a command, and the file of --write-config."""
+    for place, token in enumerate(tokens):
+        name, equals, value = token.partition("=")
+        if name == _CONFIG:
+            after = tokens[place + 1 : place + 2]
+            if not equals and (not after or after[0].startswith("-")):
+                raise InputError(f"{_CONFIG} needs the name of a file")
+            rest = tokens[:place] + tokens[place + (1 if equals else 2) :]
+            return rest, value if equals else after[0]
+    return tokens, None
+
+
 def main() -> None:
     """Entry point: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
     try:
+        if sorted(sys.argv[1:]) == ["--verbose", "--version"]:
+            from dasmil.cli.version import show
+
+            sys.exit(show())
         verb = sys.argv[1] if len(sys.argv) > 1 else ""
         if verb in VERBS and app[verb].default_command is not None:
             app[verb].help = None  # show the verb's docstring, with its examples, not the line of the list above
-        result = app(exit_on_error=False)
-        code = result if isinstance(result, int) else 0
+        code = call(sys.argv[1:])
     except CycloptsError:  # already shown, with the nearest command or option
         code = 2
     except DasmilError as error:

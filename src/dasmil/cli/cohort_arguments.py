@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dasmil.study.spec import BagSpec, CohortSpec
+from dasmil.study.spec import BagSpec, CohortSpec, PathText  # noqa: F401  (likewise)
 
 Flag = Annotated[bool, Parameter(negative="")]
 

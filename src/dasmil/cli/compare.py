@@ -25,6 +25,8 @@ def compare(
     recipe: str | None = None,
     epochs: int | None = None,
     lr: float | None = None,
+    grid: Annotated[list[str] | None, Parameter(negative="")] = None,
+    same_settings: Annotated[bool, Parameter(negative="")] = False,
     space_test: Annotated[bool, Parameter(negative="")] = False,
     set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     engine: EngineArguments = EngineArguments(),  # noqa: B008
@@ -32,9 +34,10 @@ def compare(
 ) -> int:
     """Compare finished runs on the same bags, or cross-validate models on the same folds and compare them.
 
-    Per pair the difference in AUROC with a paired interval over patients, corrected for the number of comparisons
-    (Holm). Writes report.html, table.md, table.tex, table.csv and comparison.json. What is trained is not trained again
-    when the command is repeated after an interruption.
+    Each fold of each model chooses its learning rate by its validation bags, so that all have the same budget. Per pair
+    the difference in AUROC with a paired interval over patients, corrected for the number of comparisons (Holm). Writes
+    report.html, table.md, table.tex, table.csv and comparison.json. What is trained is not trained again when the
+    command is repeated after an interruption.
 
     Examples: dasmil compare runs/das-mil runs/sa --out runs/compared;
     dasmil compare --bags features --labels labels.csv --models das-mil,sa,clam-sb --out runs/compared --space-test
@@ -58,7 +61,12 @@ def compare(
     epochs
         Passes over the training bags, for all models alike.
     lr
-        Learning rate, for all models alike.
+        Learning rate, for all models alike; without it every fold of every model chooses among three.
+    grid
+        name=value,value,...: what every fold of every model chooses by its validation bags; may be given several times.
+        Without it: lr=0.0002,0.001,0.005.
+    same_settings
+        Choose nothing: all models are trained with the same settings.
     space_test
         Score every model again with shuffled coordinates and with shuffled rows.
     set
@@ -73,19 +81,24 @@ def compare(
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display, say
     from dasmil.errors import InputError
-    from dasmil.study.compare import DEFAULT_MODELS, RECORD
+    from dasmil.study.compare import DEFAULT_MODELS, GRID, RECORD
     from dasmil.study.compare import compare as compare_models
+    from dasmil.study.trials import parse_grid
 
     if bool(runs) == (cohort.bags is not None):
         raise InputError("give either run directories, or --bags and --labels with --models")
-    if runs and (models or recipe or epochs or lr or set):
+    if runs and (models or recipe or epochs or lr or set or grid or same_settings):
         raise InputError("finished runs are compared as they are: leave --models and settings of training out")
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
+    if grid and same_settings:
+        raise InputError("--grid and --same-settings were given: choose one of them")
+    names = models.split(",") if models else list(DEFAULT_MODELS)
+    parsed = [parse_grid(grid, name) for name in names] if grid else [None if same_settings else GRID]
     settings = {**parse_assignments(set or []), "epochs": epochs, "lr": lr}
     found = compare_models(
-        runs or cohort, models.split(",") if models else DEFAULT_MODELS, out=out, folds=folds, seeds=seeds,
-        split_seed=split_seed, recipe=recipe, space_test=space_test,
+        runs or cohort, names, out=out, folds=folds, seeds=seeds, split_seed=split_seed, recipe=recipe, grid=parsed[0],
+        space_test=space_test,
         engine=None if engine.in_this_process else engine.options(), note=say, watch=Display,
         **{name: value for name, value in settings.items() if value is not None},
     )  # fmt: skip

@@ -24,6 +24,7 @@ def doctor(
     label_column: str | None = None,
     patient_column: str | None = None,
     split_column: str | None = None,
+    site_column: str | None = None,
     positive: str | None = None,
     mpp: str | None = None,
     tile_um: float | None = None,
@@ -46,6 +47,9 @@ def doctor(
         CSV with slide, label, and optionally patient and split; also CLAM's and STAMP's tables.
     slide_table
         STAMP's slide table (patient, file name), when --labels is its table of patients.
+    site_column
+        Name of the column of --labels with the site (hospital, scanner) of a slide: says how well the site can be told
+        from mean features alone, and how label and site go together.
     positive
         Of two classes the positive one (default: by the usual words, as in training).
     mpp
@@ -76,7 +80,14 @@ def doctor(
             f"{bags} is a table of cells, but the doctor checks folders of feature files: give it to dasmil train as "
             "--bags, with --bag-column and --unit, which checks positions, features and labels before it trains"
         )
-    rows = None
+    rows = sites = None
+    if site_column is not None:
+        from dasmil.data.columns import read_columns
+
+        if labels is None:
+            raise InputError("--site-column names a column of the label table: give --labels too")
+        sites = read_columns(labels, [site_column], slide_table=slide_table, slide_column=slide_column,
+                             patient_column=patient_column, option="--site-column")  # fmt: skip
     if labels is not None:
         rows = read_labels(
             labels, slide_table=slide_table, slide_column=slide_column, label_column=label_column,
@@ -85,7 +96,7 @@ def doctor(
     scales = read_scales(mpp, tile_um, scale_table)
     checkup = None
     with Display("Checking ", quiet=json) as display:
-        for checkup in check_bags(bags, rows, scales, positive):
+        for checkup in check_bags(bags, rows, scales, positive, sites):
             if isinstance(checkup, tuple):
                 done, total, slide = checkup
                 display.line(f"{done}/{total} {slide}")

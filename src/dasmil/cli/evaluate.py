@@ -45,7 +45,7 @@ def evaluate(
         Print the results as JSON.
     """
     from dasmil.cli.display import say
-    from dasmil.cli.training_display import print_summary
+    from dasmil.cli.training_display import print_summary, print_task_summary
     from dasmil.errors import InputError
     from dasmil.runs import Run
     from dasmil.study import apply
@@ -62,5 +62,8 @@ def evaluate(
 
         print(json_module.dumps(finite(summary), indent=2))
     else:
-        print_summary(summary, stored.classes)
+        if stored.task is None:
+            print_summary(summary, stored.classes)
+        else:
+            print_task_summary(summary, stored.task.unit)
     return 1 if "left_out" in summary else 0

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from dasmil.cli.cohort_arguments import BagArguments
-
-if TYPE_CHECKING:
-    from dasmil.attribution.ground import Ground
-    from dasmil.runs import Speaker
-    from dasmil.types import Bag
 
 app = App(name="explain", help="Say which instances, at which distances, decided.")
 Flag = Annotated[bool, Parameter(negative="")]
@@ -104,7 +99,10 @@ def explain(
         Print the result as JSON.
     """
     from dasmil.cli import explain_questions as ask
+    from dasmil.cli.display import say
     from dasmil.errors import InputError
+    from dasmil.study.explaining import make_folder
+    from dasmil.study.questions import LabelledBags
 
     if not run:
         raise InputError("no run was given: dasmil explain RUN --bag slide1.h5, see dasmil explain --help")
@@ -116,99 +114,16 @@ def explain(
     if len(asked) > 1:
         raise InputError(f"{' and '.join(asked)} ask different questions: give one of them")
     if output is not None and (distances or space_test or key_instances):
-        _make(output)
+        make_folder(output)
     if distances:
         return ask.distances(first, output, json)
-    if space_test or key_instances:
-        source = ask.LabelledBags(data, protocol, split, cohort, limit, mnist_dir)
-        if space_test:
-            return ask.space(first, source, output, json)
+    source = LabelledBags(data, protocol, split, cohort, limit, mnist_dir, say)
+    if space_test:
+        return ask.space(first, source, output, json)
+    if key_instances:
         from dasmil.cli.explain_keys import keys
 
         return keys(run, source, gradient_bags, output, json)
-    if bag is not None:
-        chosen, speaker = ask.find_bag(first, seed, bag, cohort, mnist_dir)
-    elif index is not None:
-        from dasmil.runs import speaker_for, speakers
-
-        chosen = ask.built_in(first, data, protocol, split or "test", index, mnist_dir)
-        speaker = speaker_for(speakers(first, seed), chosen.bag_id)
-    else:
-        raise InputError(
-            "which bag? give --bag FILE or NAME, or --index NUMBER (with --data and --split) of a built-in data set"
-        )
-    folder = output if output is not None else Path(f"explanation-{chosen.bag_id.replace('/', '-')}")
-    return _one_bag(
-        first,
-        speaker,
-        chosen,
-        ask.ground_of(chosen, slide),
-        folder,
-        score=score,
-        method=method,
-        target=target,
-        attention=attention,
-        top=top,
-        json=json,
-    )
-
-
-def _one_bag(
-    run: Path,
-    speaker: Speaker,
-    bag: Bag,
-    ground: Ground | None,
-    folder: Path,
-    *,
-    score: str,
-    method: str,
-    target: int | None,
-    attention: bool | None,
-    top: int,
-    json: bool,
-) -> int:
-    import json as json_module
-
-    from dasmil.attribution import explain as account
-    from dasmil.attribution.export import summary
-    from dasmil.cli.explain_display import show_explanation
-    from dasmil.errors import unknown_name
-    from dasmil.models import read_model
-    from dasmil.report.explanation.bundle import write_bundle
-    from dasmil.runs import verdict_of
-
-    model = read_model(speaker.model_file)
-    origin = speaker.describe(bag.bag_id) if speaker.seed is not None else ""
     wanted = True if score == "attention" else attention
-    explanation = account(model, bag, method=method, target=target, top=top, attention=wanted)
-    if score not in explanation.scores:
-        raise unknown_name("score", score, explanation.scores)
-    _make(folder)
-    classes = [str(name) for name in speaker.origin.get("classes") or ()]
-    joined = {"slides": bag.metadata["slides"]} if "slides" in bag.metadata else {}  # sections are in this order
-    extra, judged = {"run": run.name, **joined}, verdict_of(run)
-    caveat = (judged.caveat or "") if judged else ""
-    files = write_bundle(
-        folder, model, bag, explanation, score=score, ground=ground, classes=classes, origin=origin, caveat=caveat,
-        doubtful=judged is not None and not judged.told, extra=extra,
-    )  # fmt: skip
-    if json:
-        whose = {
-            "fold": speaker.fold,
-            "seed": None if speaker.seed is None else speaker.seed.number,
-            "set": speaker.sets.get(bag.bag_id),
-            "caveat": caveat or None,
-        }
-        print(json_module.dumps(summary(explanation) | whose | {"files": [str(file) for file in files]}, indent=2))
-        return 0
-    show_explanation(bag, model.name, explanation, classes, files, origin, caveat)
-    return 0
-
-
-def _make(folder: Path) -> None:
-    from dasmil.errors import InputError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error}") from error
+    options = {"method": method, "target": target, "top": top, "attention": wanted}
+    return ask.one_bag(first, bag, index, source, seed, slide, output, score, json, options)

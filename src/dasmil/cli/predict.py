@@ -35,7 +35,8 @@ def predict(
         Folder of feature files.
     output
         CSV to write: bag_id, probability (of the positive class), prediction (1 from the run's threshold on), class
-        (its name), probability_sd (over the models), logit, and the probability of every class by its name. A run that
+        (its name), probability_sd (over the models), logit, and the probability of every class by its name. Survival:
+        risk, risk_sd and the probability to live past the times of the run's figures; a number: itself. A run that
         is not told from chance, or that a simple rule beats, repeats this in a last column, caveat.
     mpp
         Micrometres per level-0 pixel, where the files do not say.
@@ -54,7 +55,7 @@ def predict(
     """
     from dasmil.cli.display import say
     from dasmil.files import write_csv
-    from dasmil.runs import Run, verdict
+    from dasmil.runs import Run, task_verdict, verdict
     from dasmil.study import apply
     from dasmil.study.spec import BagSpec
 
@@ -62,13 +63,15 @@ def predict(
     found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict,
                     per_patient=per_patient, slide_table=slide_table)  # fmt: skip
     rows = apply.predict(stored, found, note=say)
-    if caveat := verdict(stored).caveat:
+    if caveat := verdict(stored).caveat if stored.task is None else task_verdict(stored).caveat:
         rows = [{**row, "caveat": caveat} for row in rows]
     write_csv(output, rows)
     models, left_out = len(stored.all_seeds), sum(bool(row.get("problem")) for row in rows)
-    predicted = sum(row["probability"] != "" for row in rows)
+    predicted = sum(not row.get("problem") for row in rows)
     print(f"{predicted:,} bags, mean of {models} model{'s' if models > 1 else ''}")
-    if stored.classes == 2 and (names := stored.origin.get("classes")):
+    if stored.task is not None:
+        print(stored.task.text)
+    elif stored.classes == 2 and (names := stored.origin.get("classes")):
         print(f"Positive: {names[1]}, from probability {0.5 if stored.decision is None else stored.decision:.3f} on")
     if caveat:
         print(f"Caveat of the run: {caveat}")

@@ -25,7 +25,7 @@ def search(
     cohort: CohortArguments = CohortArguments(),  # noqa: B008
     folds: int | None = None,
     split_seed: int = 0,
-    metric: Literal["auroc", "balanced_accuracy", "loss"] = "auroc",
+    metric: Literal["auroc", "balanced_accuracy", "c_index", "r2", "spearman", "macro", "loss"] | None = None,
     search_seeds: int = 1,
     seeds: int = 5,
     recipe: str | None = None,
@@ -63,7 +63,8 @@ def search(
     split_seed
         Which patients go into which split or fold.
     metric
-        What is compared on the validation bags: auroc, balanced_accuracy or loss.
+        What is compared on the validation bags: auroc (the default), balanced_accuracy or loss; of survival c_index, of
+        a number r2 or spearman, of several targets macro.
     search_seeds
         Runs per setting while searching.
     seeds
@@ -83,7 +84,7 @@ def search(
 
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display, say
-    from dasmil.cli.training_display import print_summary
+    from dasmil.cli.training_display import print_scores
     from dasmil.study.data import StudyData
     from dasmil.study.search import search_study
     from dasmil.study.settings import gather_settings
@@ -107,6 +108,6 @@ def search(
 
         print(json_module.dumps(finite({"rounds": found.rounds, "summary": found.run.summary}), indent=2))
     else:
-        print_summary(found.run.summary, found.run.classes)
+        print_scores(found.run)
         print(found.run.report)
     return 0

@@ -43,6 +43,7 @@ def train(
     device: str | None = None,
     set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     tensorboard: Annotated[bool, Parameter(negative="")] = False,
+    log: Literal["tensorboard", "wandb", "mlflow"] | None = None,
     baselines: bool = True,
     engine: EngineArguments = EngineArguments(),  # noqa: B008
     resume: Annotated[bool, Parameter(negative="")] = False,
@@ -102,7 +103,10 @@ def train(
     set
         Any option of the model or setting of training, as name=value: --set hidden=20 --set clip=1.0
     tensorboard
-        Also write TensorBoard events.
+        Also write TensorBoard events; as --log tensorboard.
+    log
+        Also send the curves to tensorboard, wandb or mlflow (extras of these names): into the run's folder, unless
+        WANDB_MODE or MLFLOW_TRACKING_URI say otherwise. Default: nowhere.
     baselines
         Of one's own bags: also fit three rules without a network on the same training bags (seconds), which the report
         has beside the model; --no-baselines leaves them out.
@@ -115,8 +119,7 @@ def train(
 
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display, say
-    from dasmil.cli.training_display import print_summary
-    from dasmil.cli.verdict_display import print_verdict
+    from dasmil.cli.training_display import print_run
     from dasmil.errors import InputError
     from dasmil.study.data import StudyData
     from dasmil.study.notes import silent
@@ -145,20 +148,21 @@ def train(
         try:
             run = train_study(
                 source, name, folder, chosen, seeds=seeds, engine=None if engine.in_this_process else spread,
-                baselines=baselines, resume=resume, note=silent if quiet else say, watch=unseen if quiet else Display,
+                baselines=baselines, log=log, resume=resume,
+                note=silent if quiet else say, watch=unseen if quiet else Display,
             )  # fmt: skip
         except KeyboardInterrupt:
             return _interrupted(folder)
         if json and not quiet:
             import json as json_module
 
-            from dasmil.runs import read_baselines, verdict
+            from dasmil.runs import read_baselines, task_verdict, verdict
 
-            found = {"verdict": verdict(run).as_json(), "baselines": read_baselines(run.path)}
+            judged = verdict(run).as_json() if run.task is None else task_verdict(run).as_json()
+            found = {"verdict": judged, "baselines": read_baselines(run.path)}
             print(json_module.dumps({"run": str(folder), "report": str(run.report), **run.summary, **found}, indent=2))
         elif not quiet:
-            print_summary(run.summary, run.classes)
-            print_verdict(run)
+            print_run(run)
             print(run.report)
         return 1 if "left_out" in run.data else 0
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dasmil.vocabulary import METRICS
+from dasmil.vocabulary import METRICS, task_metric
+
+if TYPE_CHECKING:
+    from dasmil.runs import Run
 
 
 def print_summary(summary: Mapping[str, Any], classes: int) -> None:
@@ -55,6 +58,51 @@ def print_summary(summary: Mapping[str, Any], classes: int) -> None:
             f"Fitted the training bags, but not told from chance on the validation bags: "
             f"{seed_names(summary['chance_seeds'])} (learned by heart, or too few validation bags)."
         )
+
+
+def print_run(run: Run) -> None:
+    """The scores of a finished run and what they say."""
+    from dasmil.cli.verdict_display import print_verdict
+    from dasmil.runs import task_verdict
+
+    print_scores(run)
+    if run.task is None:
+        print_verdict(run)
+    else:
+        print(task_verdict(run).text)
+
+
+def print_scores(run: Run) -> None:
+    """The scores of a finished run as a table."""
+    if run.task is None:
+        print_summary(run.summary, run.classes)
+    else:
+        print_task_summary(run.summary, run.task.unit)
+
+
+def print_task_summary(summary: Mapping[str, Any], unit: str = "") -> None:
+    """As `print_summary`, of a task that is no class; unit: of its times or numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from dasmil.report.words import resampled_text, scored_bags, seed_names
+
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
+    splits = summary["splits"]
+    table = Table("", box=None, pad_edge=False, header_style="bold")
+    for name, scores in splits.items():
+        events = f", {scores['events']} events" if "events" in scores else ""
+        table.add_column(f"{name} ({scored_bags(scores)}{events})", justify="right")
+    for metric in dict.fromkeys(name for scores in splits.values() for name in scores["mean"]):
+        cells = (_cell(scores, metric) if metric in scores["mean"] else "-" for scores in splits.values())
+        table.add_row(task_metric(metric, unit), *cells)
+    console.print(table)
+    rounds = "folds" if "folds" in summary else "seeds"
+    count = summary["folds"] if rounds == "folds" else len(summary["seeds"])
+    over = f"Mean ± standard deviation over {count} {rounds}" if count > 1 else f"One {rounds[:-1]}"
+    console.print(f"{over} [95 % interval over {resampled_text(splits)}].")
+    if summary["stuck_seeds"]:
+        console.print(f"Did not fit the training bags: {seed_names(summary['stuck_seeds'])} (see status.json).")
 
 
 def _threshold(found: Mapping[str, Any]) -> str:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dasmil.types import Bag
-    from dasmil.viewer.shelf import Picture, Shelf
 
 app = App(name="view", help="Look at bags and what decided, in the browser.")
 
@@ -30,6 +24,8 @@ def view(
     mpp: str | None = None,
     tile_um: float | None = None,
     scale_table: Path | None = None,
+    per_patient: Annotated[bool, Parameter(negative="")] = False,
+    slide_table: Path | None = None,
     mnist_dir: Path | None = None,
     port: int = 0,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
@@ -70,6 +66,12 @@ def view(
         Edge of a tile in micrometres, where foreign feature files do not say.
     scale_table: Path
         CSV with slide and any of mpp, tile_um, for slides that differ.
+    per_patient: bool
+        With --bags: join the slides of a patient, each a section; so it is without being asked where the run was
+        trained like this.
+    slide_table: Path
+        With --bags: CSV with slide and patient, where bag files do not name their patient. A patient of whom a slide
+        has no file is shown without it and named.
     mnist_dir: Path
         Folder with the four MNIST idx files, for runs that were trained with them.
     port: int
@@ -77,78 +79,15 @@ def view(
     open_browser: bool
         Open the page in the browser, where there is a desktop.
     """
-    from dasmil.cli.view_shelf import folder_shelf, run_shelf
-    from dasmil.errors import InputError
+    from dasmil.cli.display import say
+    from dasmil.study.viewing import view as serve
 
-    scale: dict[str, Any] = {"mpp": mpp, "tile_um": tile_um, "scale_table": scale_table}
-    if (run is None) == (model is None):
-        raise InputError("give a run directory, or --model FILE with --bags FOLDER (one of the two)")
-    if model is not None and bags is None:
-        raise InputError("--model needs --bags, the folder of feature files to show")
-    if not 0 <= port <= 65535:
-        raise InputError(f"--port is {port}, expected 0 (a free one) to 65535")
-    if split and bags is not None:
-        raise InputError("--split names sets of the run, but --bags gives other bags to show: leave one of them out")
-    if slides is not None and not slides.is_dir():
-        raise InputError(f"{slides} is not a folder: --slides takes the folder that holds the slides")
-    find_picture = _pictures(slides)
-    if run is not None:
-        if bags is None:
-            shelf = run_shelf(run, compare or (), seed, split, mnist_dir, find_picture)
-        else:
-            from dasmil.runs import Run
+    def ready(address: str, bags: int) -> None:
+        print(f"{bags:,} bag{'' if bags == 1 else 's'}. Ctrl-C ends the viewer. Open:\n{address}", flush=True)
 
-            shelf = folder_shelf(run, compare or (), seed, bags, scale, find_picture, Run.read(run).origin)
-    else:
-        assert model is not None
-        assert bags is not None
-        shelf = folder_shelf(model, compare or (), None, bags, scale, find_picture)
-    serve(shelf, port, open_browser)
-
-
-def serve(shelf: Shelf, port: int, open_browser: bool) -> None:
-    """Serve a shelf on the loopback interface until Ctrl-C."""
-    import os
-    import socket
-    import sys
-    import threading
-    import webbrowser
-
-    import uvicorn
-
-    from dasmil.errors import InputError
-    from dasmil.viewer.server import create_app
-
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(("127.0.0.1", port))
-        listener.listen(128)  # the address answers as soon as it is printed
-    except OSError as error:
-        raise InputError(f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0") from error
-    port = listener.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/"
-    desktop = sys.platform in ("darwin", "win32") or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )
-    print(
-        f"{len(shelf.entries):,} bag{'' if len(shelf.entries) == 1 else 's'}. Ctrl-C ends the viewer. Open:\n{url}",
-        flush=True,
-    )
-    if open_browser and desktop:
-        threading.Timer(0.7, webbrowser.open, [url]).start()
-    server = uvicorn.Server(uvicorn.Config(create_app(shelf, port), log_level="warning", access_log=False))
-    server.run(sockets=[listener])
-
-
-def _pictures(slides: Path | None) -> Callable[[Bag], Picture | None]:
-    """Finds the picture under a bag: its collage, or the slide of the same name."""
-
-    def find(bag: Bag) -> Picture | None:
-        from dasmil.cli.slide_ground import open_ground
-        from dasmil.viewer.shelf import Picture
-
-        found = open_ground(bag, slides)
-        return None if found is None else Picture(*found)
-
-    return find
+    serve(
+        run, model=model, bags=bags, slides=slides, compare=compare or (), seed=seed, split=split, mpp=mpp,
+        tile_um=tile_um, scale_table=scale_table, per_patient=per_patient, slide_table=slide_table, mnist_dir=mnist_dir,
+        port=port, open_browser=open_browser,
+        ready=ready, note=say,
+    )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dasmil.data.combine import join_sections, sample_instances
+from dasmil.data.complete import lacking_slides, unreadable_slides
 from dasmil.data.formats import (
     FeatureFile,
     find_feature_files,
@@ -22,17 +23,16 @@ from dasmil.data.formats import (
 )
 from dasmil.data.labels import LabelRow, plain_slide
 from dasmil.data.match import (
-    NO_FILE,
     Candidate,
     CohortReport,
     Match,
-    Slide,
     candidate,
     match_labels,
     without_unreadable,
 )
 from dasmil.data.scale import Scales
-from dasmil.errors import DataError, InputError, ScaleError
+from dasmil.errors import DataError, InputError
+from dasmil.tasks import Task
 from dasmil.types import Bag
 
 
@@ -46,6 +46,8 @@ class Entry:
     split: str | None
     sources: tuple[Callable[[], Bag], ...]
     paths: tuple[Path, ...] = ()
+    targets: tuple[tuple[str, float | None], ...] | None = None
+    """Values of a task other than one class; ``label`` is then what splits are balanced by."""
 
 
 class Cohort(Sequence[Bag]):
@@ -61,6 +63,7 @@ class Cohort(Sequence[Bag]):
         max_instances: int | None = None,
         seed: int = 0,
         joined: bool = False,
+        task: Task | None = None,
     ) -> None:
         if max_instances is not None and max_instances < 1:
             raise InputError(f"max_instances is {max_instances}, expected a positive number or none at all")
@@ -71,6 +74,7 @@ class Cohort(Sequence[Bag]):
         self.max_instances = max_instances
         self.seed = seed
         self.joined = joined  # every bag is a patient with all slides
+        self.task = task  # what is asked of the bags, where it is no class
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -94,6 +98,7 @@ class Cohort(Sequence[Bag]):
             max_instances=self.max_instances,
             seed=self.seed,
             joined=self.joined,
+            task=self.task,
         )
 
     def by_patient(self, *, labelled: bool = True) -> Cohort:
@@ -108,11 +113,8 @@ class Cohort(Sequence[Bag]):
             groups.setdefault(entry.patient_id, []).append(entry)
         joined: list[Entry] = []
         for patient, slides in groups.items():
-            if labelled and len({slide.label for slide in slides}) > 1:
-                names = ", ".join(
-                    f"{slide.bag_id}: {'none' if slide.label is None else self.classes[slide.label]}"
-                    for slide in slides
-                )
+            if labelled and len({(slide.label, slide.targets) for slide in slides}) > 1:
+                names = ", ".join(f"{slide.bag_id}: {self._told(slide)}" for slide in slides)
                 raise DataError(
                     f"patient {patient!r} has slides with different labels ({names}): give the patient one label"
                 )
@@ -127,11 +129,18 @@ class Cohort(Sequence[Bag]):
             max_instances=self.max_instances,
             seed=self.seed,
             joined=True,
+            task=self.task,
         )
+
+    def _told(self, slide: Entry) -> str:
+        """The label of a slide in words."""
+        if slide.targets is not None:
+            return " ".join(f"{name} {'none' if v is None else f'{v:g}'}" for name, v in slide.targets)
+        return "none" if slide.label is None else self.classes[slide.label]
 
     @property
     def labels(self) -> list[int | None]:
-        """Class numbers, without reading any features."""
+        """Class numbers (with a task, what splits are balanced by), without reading any features."""
         return [entry.label for entry in self.entries]
 
     @property
@@ -169,7 +178,9 @@ class Cohort(Sequence[Bag]):
     def _read(self, entry: Entry) -> Bag:
         bags = [read() for read in entry.sources]
         bag = bags[0] if len(bags) == 1 else join_sections(entry.bag_id, bags)
-        bag = replace(bag, bag_id=entry.bag_id, label=entry.label, patient_id=entry.patient_id)
+        label = entry.label if self.task is None else None
+        targets = bag.targets if entry.targets is None else dict(entry.targets)
+        bag = replace(bag, bag_id=entry.bag_id, label=label, patient_id=entry.patient_id, targets=targets)
         if self.max_instances is not None and len(bag) > self.max_instances:
             bag = sample_instances(bag, self.max_instances, self.seed)
         return bag
@@ -188,6 +199,7 @@ def load_cohort(
     seed: int = 0,
     strict: bool = False,
     read_all: bool = False,
+    task: Task | None = None,
 ) -> Cohort:
     """Join a folder of feature files (any known format), or bags in memory, with a label table.
 
@@ -197,6 +209,7 @@ def load_cohort(
     where there is no label table.
     A slide whose file is damaged, empty or without positions is left out, and the report says so; with ``read_all``
     (every file is read once) also one with NaN or infinite features.
+    task: what is asked of the bags, where it is no class; the rows of ``labels`` then have its values.
     strict: slides without a label, labels without a slide and slides left out are errors instead of lines there.
     """
     scales = scales or Scales()
@@ -211,8 +224,8 @@ def load_cohort(
         found = [replace(bag, patient=patients.get(plain_slide(bag.name), bag.patient)) for bag in found]
     matched = match_labels(found, labels, classes, positive)
     sizes: dict[str, tuple[float | None, float | None]] = {}
-    unreadable = _unreadable(matched, scales, read_all, sizes)
-    incomplete = _incomplete(matched.slides, unreadable, patients or {})
+    unreadable = unreadable_slides(matched, scales, read_all, sizes)
+    incomplete = lacking_slides(matched.slides, unreadable, patients, labels if per_patient else None)
     matched = without_unreadable(matched, unreadable)
     report = replace(
         matched.report,
@@ -223,37 +236,10 @@ def load_cohort(
     if strict and report.unmatched:
         raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}; leave --strict out to go on")
     cohort = Cohort(
-        _entries(matched, readers), matched.classes, report, scales=scales, max_instances=max_instances, seed=seed
-    )
+        _entries(matched, readers), matched.classes, report, scales=scales, max_instances=max_instances, seed=seed,
+        task=task,
+    )  # fmt: skip
     return cohort.by_patient() if per_patient else cohort
-
-
-def _unreadable(
-    matched: Match, scales: Scales, features: bool, sizes: dict[str, tuple[float | None, float | None]]
-) -> dict[str, str]:
-    """The slides that cannot be read, with the reason; features: these are read and checked too.
-
-    sizes: takes tile and pixel of the others, in um.
-    """
-    reasons: dict[str, str] = {}
-    for slide in matched.slides:
-        if slide.path is not None:
-            try:
-                found = read_features(slide.path, scales.of(slide.name), features=features)
-                if not np.isfinite(found.coords).all():
-                    raise DataError(f"{slide.path}: instances have NaN or infinite coordinates; repair them")
-                if found.features.size and not np.isfinite([found.features.min(), found.features.max()]).all():
-                    bad = int((~np.isfinite(found.features)).any(axis=1).sum())
-                    raise DataError(
-                        f"{slide.path}: {bad:,} of {len(found.features):,} instances have NaN or infinite features; "
-                        "extract the slide again, or remove these instances"
-                    )
-                sizes[slide.name] = (found.tile_um, found.mpp)
-            except ScaleError:
-                raise
-            except DataError as error:
-                reasons[slide.name] = str(error)
-    return reasons
 
 
 def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:
@@ -265,6 +251,8 @@ def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:
             probes = [probe_features(path) for path in entry.paths]
             n = sum(probe.n for probe in probes)
             widths |= {probe.in_features for probe in probes}
+            if any(probe.pictures for probe in probes):
+                raise InputError(f"{entry.bag_id} holds pictures: time and memory are told of feature vectors only")
         else:
             n = len(cohort[i])
             widths.add(int(np.prod(cohort[i].features.shape[1:])))
@@ -319,23 +307,6 @@ def _memory_source(bag: Bag) -> Callable[[], Bag]:
     return lambda: bag
 
 
-def _incomplete(
-    slides: Sequence[Slide], unreadable: Mapping[str, str], patients: Mapping[str, str]
-) -> dict[str, list[str]]:
-    """Patients of whom a slide cannot be read or has no file, with these slides."""
-    found: dict[str, list[str]] = {}
-    for slide in slides:
-        if slide.name in unreadable:
-            found.setdefault(slide.patient or slide.name, []).append(
-                f"slide {slide.name} cannot be read: {unreadable[slide.name]}"
-            )
-    present = {plain_slide(slide.name) for slide in slides}
-    for name, patient in patients.items():
-        if name not in present:
-            found.setdefault(patient, []).append(f"slide {name} of the slide table {NO_FILE}")
-    return found
-
-
 def _entries(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[Entry]:
     return [
         Entry(
@@ -345,6 +316,7 @@ def _entries(matched: Match, readers: dict[str, Callable[[], Bag]]) -> list[Entr
             split=slide.split,
             sources=(readers[slide.name],),
             paths=() if slide.path is None else (slide.path,),
+            targets=slide.targets,
         )
         for slide in matched.slides
     ]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dasmil.data.columns import FurtherColumns
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.formats.contents import measured_stride, off_grid, shows_stride
 from dasmil.data.labels import LabelRow
@@ -17,6 +18,7 @@ from dasmil.data.match import Match, candidate, check_trainable, match_labels, o
 from dasmil.data.positive import positive_text
 from dasmil.data.scale import Scale, Scales
 from dasmil.data.showing import Showing, showing_text, what_shows
+from dasmil.data.site_check import check_sites
 from dasmil.errors import DasmilError
 
 Level = Literal["error", "warning"]
@@ -44,6 +46,8 @@ class Checkup:
     cohort: list[str] = field(default_factory=list)
     shows: list[dict[str, Any]] = field(default_factory=list)
     """What a cohort of this size can show, for machines; `cohort` says it in words."""
+    sites: dict[str, Any] = field(default_factory=dict)
+    """How well sites can be told, where their column was given."""
 
     @property
     def healthy(self) -> bool:
@@ -67,16 +71,21 @@ def check_bags(
     labels: Sequence[LabelRow] | None = None,
     scales: Scales | None = None,
     positive: str | None = None,
+    sites: FurtherColumns | None = None,
 ) -> Iterator[Any]:
-    """Look at every file; yields (done, total, slide) while at work and the Checkup at the end."""
+    """Look at every file; yields (done, total, slide) while at work and the Checkup at the end.
+
+    sites: the column of the label table with the site of a slide, to ask how well features and labels tell it.
+    """
     scales = scales or Scales()
     files = find_feature_files(bags)
     rows: list[dict[str, Any]] = []
     findings: list[Finding] = []
     rules: Counter[str] = Counter()
+    means: dict[str, np.ndarray] = {}
     for number, path in enumerate(files):
         yield number, len(files), slide_name(path)
-        row, found, rule = _check_file(path, scales.of(slide_name(path)))
+        row, found, rule = _check_file(path, scales.of(slide_name(path)), means if sites is not None else None)
         rows.append(row)
         findings += found
         if rule:
@@ -90,12 +99,18 @@ def check_bags(
     if labels is not None:
         cohort, shows, more = _check_labels(files, labels, positive)
         findings += more
+    site: dict[str, Any] = {}
+    if sites is not None and labels is not None:
+        told, site, more = check_sites(files, labels, positive, sites, means)
+        cohort, findings = cohort + told, findings + [Finding("warning", "sites", line) for line in more]
     order = {"error": 0, "warning": 1}
     yield Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort,
-                  [part.as_json() for part in shows])  # fmt: skip
+                  [part.as_json() for part in shows], site)  # fmt: skip
 
 
-def _check_file(path: Path, scale: Scale) -> tuple[dict[str, Any], list[Finding], str | None]:
+def _check_file(
+    path: Path, scale: Scale, means: dict[str, np.ndarray] | None = None
+) -> tuple[dict[str, Any], list[Finding], str | None]:
     slide = slide_name(path)
     row: dict[str, Any] = {"slide": slide, "path": str(path), "format": None, "tiles": None, "features": None}
     try:
@@ -108,15 +123,18 @@ def _check_file(path: Path, scale: Scale) -> tuple[dict[str, Any], list[Finding]
     except DasmilError as error:
         return row, [Finding("error", "unreadable", str(error), (slide,))], None
     row |= {"tile_um": file.tile_um, "mpp": file.mpp, "rule": file.rule}
+    if means is not None and len(file.features):
+        means[slide] = np.asarray(file.features, dtype=np.float64).mean(0)
     findings = [Finding(level, check, message, (slide,)) for level, check, message in _check_contents(file, scale, row)]
     return row, findings, file.rule
 
 
 def _check_contents(file: FeatureFile, scale: Scale, row: dict[str, Any]) -> Iterator[tuple[Level, str, str]]:
-    bad = int((~np.isfinite(file.features)).any(axis=1).sum())
+    bad = int((~np.isfinite(file.features)).reshape(len(file.features), -1).any(axis=1).sum())
     if bad:
         yield "error", "NaN features", f"{bad} of {len(file.features)} instances have NaN or infinite features"
-    constant = int((np.ptp(file.features, axis=1) == 0).sum()) if file.features.shape[1] > 1 else 0
+    rows = file.features.reshape(len(file.features), -1)
+    constant = int((np.ptp(rows, axis=1) == 0).sum()) if rows.shape[1] > 1 else 0
     if constant:
         yield "warning", "constant features", f"{constant} instances whose features are all one value"
     lost = int((~np.isfinite(file.coords)).any(axis=1).sum())

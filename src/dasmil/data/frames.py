@@ -31,10 +31,10 @@ def read_frame(path: Path, text_column: str) -> pd.DataFrame:
     try:
         if path.suffix.lower() == ".parquet":
             return _read_parquet(path, pandas)
-        with _unpacked(path) as stream:
+        with unpacked(path) as stream:
             return pandas.read_csv(
                 stream,
-                sep="\t" if ".tsv" in path.suffixes else ",",
+                sep=_separator(path),
                 dtype={text_column: str},
                 encoding=_encoding(path),
                 float_precision="round_trip",  # type: ignore[arg-type]  # the quick parser crashes on long exponents
@@ -42,7 +42,7 @@ def read_frame(path: Path, text_column: str) -> pd.DataFrame:
     except DataError:
         raise
     except Exception as error:  # pandas, Arrow, gzip and the decoders have errors of their own
-        raise _unreadable(path, "a table", error) from None
+        raise unreadable(path, "a table", error) from None
 
 
 def read_anndata(path: Path) -> Any:
@@ -59,7 +59,7 @@ def read_anndata(path: Path) -> Any:
         if hasattr(data.X, "check_format"):
             data.X.check_format(full_check=True)
     except Exception as error:  # h5py, anndata's registry and scipy have errors of their own
-        raise _unreadable(path, "AnnData", error) from None
+        raise unreadable(path, "AnnData", error) from None
     return data
 
 
@@ -97,14 +97,28 @@ def _check_width(path: Path, columns: int) -> None:
 
 def _encoding(path: Path) -> str:
     """The encoding of a table by its marks; pandas says where UTF-8 text is not UTF-8."""
-    with _unpacked(path) as stream:
+    with unpacked(path) as stream:
         start = stream.read(4096)
         rest = stream.readline(50_000_000)
     found = find_encoding(start) or "utf-8"
     first = (start + rest).partition(b"\n")[0]
-    separator = b"\t" if ".tsv" in path.suffixes else b","
-    _check_width(path, first.count(separator) + 1)
+    _check_width(path, first.count(_separator(path).encode()) + 1)
     return found if found.startswith(("utf-16", "utf-32")) else "utf-8-sig"
+
+
+def _separator(path: Path) -> str:
+    """Tabs by the file's name, or, as other tools name their tables, where the first line has more of them."""
+    if ".tsv" in path.suffixes:
+        return "\t"
+    line = first_line(path)
+    return max(",\t;", key=line.count)
+
+
+def first_line(path: Path) -> str:
+    """The first line of a text file, as far as it can be read as text; empty where it cannot."""
+    with unpacked(path) as stream:
+        start = stream.readline(1_000_000)
+    return start.decode(find_encoding(start) or "utf-8", "replace").strip("\r\n\ufeff")
 
 
 class _Unpacked(io.RawIOBase):
@@ -129,10 +143,12 @@ class _Unpacked(io.RawIOBase):
         super().close()
 
 
-def _unpacked(path: Path) -> Any:
+def unpacked(path: Path) -> Any:
+    """The bytes of a file as a stream, out of gzip where its name says so."""
     return io.BufferedReader(_Unpacked(path)) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
-def _unreadable(path: Path, kind: str, error: Exception) -> DataError:
+def unreadable(path: Path, kind: str, error: Exception) -> DataError:
+    """The error for a file that a library of others could not read."""
     reason = " ".join((str(error) or type(error).__name__).split())[:WORD]
     return DataError(f"{path} cannot be read as {kind}: {reason}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dasmil.data.positive import ordered
@@ -40,6 +40,17 @@ class LabelRow:
     label: str | None
     patient: str | None = None
     split: str | None = None
+    targets: tuple[tuple[str, float | None], ...] | None = None
+    """Values of a task other than one class; ``label`` is then what splits are balanced by."""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row of a label table: its line, its cells, and the slide that it is of."""
+
+    number: int
+    cells: dict[str, str]
+    of: LabelRow
 
 
 def plain_slide(name: str) -> str:
@@ -70,6 +81,25 @@ def read_labels(
 
     classes: names that are labels even if they look like an empty cell, such as NA.
     """
+    header, rows = read_slides(
+        path, slide_table=slide_table, slide_column=slide_column, patient_column=patient_column,
+        split_column=split_column,
+    )  # fmt: skip
+    label = _column(path, header, "label", LABEL, label_column)
+    if label is None:
+        raise DataError(f"{path}: no label column among {named(header)}; name it with --label-column")
+    return [replace(row.of, label=cell if (cell := row.cells[label]) in classes else filled(cell)) for row in rows]
+
+
+def read_slides(
+    path: Path,
+    *,
+    slide_table: Path | None = None,
+    slide_column: str | None = None,
+    patient_column: str | None = None,
+    split_column: str | None = None,
+) -> tuple[list[str], list[TableRow]]:
+    """The header of a label table and its rows, each with slide, patient and split, the label left open."""
     header, rows = read_rows(path)
     if slide_table is not None:
         rows, header = _join_stamp(path, header, rows, Path(slide_table), patient_column, slide_column)
@@ -78,25 +108,21 @@ def read_labels(
     if slide is None:
         hint = " (a table of patients? then give the slides of each with --slide-table)" if patient else ""
         raise DataError(f"{path}: no slide column among {named(header)}{hint}; name it with --slide-column")
-    label = _column(path, header, "label", LABEL, label_column)
-    if label is None:
-        raise DataError(f"{path}: no label column among {named(header)}; name it with --label-column")
     split = _column(path, header, "split", SPLIT, split_column)
-    found: list[LabelRow] = []
+    found: list[TableRow] = []
     for number, row in rows:
         if not row[slide]:
             raise DataError(f"{path}, line {number}: the slide name is empty; fill it in or remove the row")
-        found.append(
-            LabelRow(
-                slide=plain_slide(row[slide]),
-                label=row[label] if row[label] in classes else _filled(row[label]),
-                patient=_filled(row[patient]) if patient else None,
-                split=_split_name(path, number, row[split]) if split else None,
-            )
+        of = LabelRow(
+            slide=plain_slide(row[slide]),
+            label=None,
+            patient=filled(row[patient]) if patient else None,
+            split=_split_name(path, number, row[split]) if split else None,
         )
+        found.append(TableRow(number, row, of))
     if not found:
         raise DataError(f"{path} has a header and no rows")
-    return found
+    return header, found
 
 
 def read_patients(path: Path, slide_column: str | None = None, patient_column: str | None = None) -> dict[str, str]:
@@ -109,7 +135,7 @@ def read_patients(path: Path, slide_column: str | None = None, patient_column: s
         raise DataError(f"{path}: no {what} column among {named(header)}; name it with --{what}-column")
     found: dict[str, str] = {}
     for number, row in rows:
-        name, owner = plain_slide(row[slide]), _filled(row[patient])
+        name, owner = plain_slide(row[slide]), filled(row[patient])
         if not name or owner is None:
             raise DataError(f"{path}, line {number}: slide or patient is empty; fill it in or remove the row")
         if found.setdefault(name, owner) != owner:
@@ -127,12 +153,13 @@ def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], ch
     return found[0] if found else None
 
 
-def _filled(cell: str) -> str | None:
+def filled(cell: str) -> str | None:
+    """What a cell says; None where it is empty, or says so."""
     return None if cell.lower() in EMPTY else cell
 
 
 def _split_name(path: Path, number: int, value: str) -> str | None:
-    if _filled(value) is None:
+    if filled(value) is None:
         return None
     name = SPLIT_NAMES.get(value.lower())
     if name is None:

@@ -33,6 +33,7 @@ class Slide:
     label: int | None
     patient: str | None
     split: str | None
+    targets: tuple[tuple[str, float | None], ...] | None = None
 
 
 NO_FILE = "has no file"
@@ -43,7 +44,7 @@ class CohortReport:
     """What was joined and what was left over; lists hold names, nothing is dropped without being in one of them.
 
     unreadable: slides that were left out because their file is damaged, empty or without positions, with the reason.
-    incomplete: patients of whom a slide cannot be read, or is in the slide table and has no file; which, and why.
+    incomplete: patients of whom a slide cannot be read, or is in the table of slides and has no file; which, and why.
     sizes: of slides in files, the edge of a tile in um and the um per level-0 pixel, where they are known.
     """
 
@@ -84,12 +85,13 @@ class CohortReport:
 
     @property
     def without_some(self) -> list[str]:
-        """A line for patients of whom a slide of the slide table is missing."""
+        """A line for patients of whom a slide that a table names is missing."""
         gone = {who: lines for who, lines in self.incomplete.items() if any(NO_FILE in line for line in lines)}
         if not gone:
             return []
         first = next(line for line in next(iter(gone.values())) if NO_FILE in line)
-        return [f"{len(gone)} patients lack a slide of the slide table: {shortened(list(gone))}; the first: {first}"]
+        table = first.partition(" of the ")[2].removesuffix(f" {NO_FILE}")
+        return [f"{len(gone)} patients lack a slide of the {table}: {shortened(list(gone))}; the first: {first}"]
 
     @property
     def overruled(self) -> list[str]:
@@ -187,10 +189,10 @@ def match_labels(
             empty.append(bag.name)
             continue
         label, patient = names.index(row.label), row.patient if row.patient is not None else bag.patient
-        slides.append(Slide(bag.name, bag.path, label, patient, row.split))
+        slides.append(Slide(bag.name, bag.path, label, patient, row.split, row.targets))
         if bag.patient is not None and patient != bag.patient:
             other_patient.append(bag.name)
-        if bag.label is not None and bag.label != label and str(bag.label) != row.label:
+        if row.targets is None and bag.label is not None and bag.label != label and str(bag.label) != row.label:
             other_label.append(bag.name)
     missing = [slide for slide in rows if slide not in present]
     if not slides:
@@ -298,7 +300,8 @@ def _unique(labels: Sequence[LabelRow]) -> tuple[dict[str, LabelRow], list[str]]
         elif known == row:
             repeated.append(row.slide)
         else:
-            values = ((name, getattr(known, name), getattr(row, name)) for name in ("label", "patient", "split"))
+            names = ("label", "patient", "split", "targets")
+            values = ((name, getattr(known, name), getattr(row, name)) for name in names)
             different = ", ".join(
                 f"{name} {shown(one)} and {shown(other)}" for name, one, other in values if one != other
             )

@@ -24,9 +24,17 @@ class Fold:
 
 
 def split_patients(
-    patients: Sequence[str], labels: Sequence[Hashable], shares: Mapping[str, float], seed: int = 0
+    patients: Sequence[str],
+    labels: Sequence[Hashable],
+    shares: Mapping[str, float],
+    seed: int = 0,
+    *,
+    what: str = "patient",
 ) -> dict[str, list[int]]:
-    """Deal bags into named parts by patient, so that each part has its share of every class."""
+    """Deal bags into named parts by patient, so that each part has its share of every class.
+
+    patients: what must stay together; what: how messages call it, where it is sites.
+    """
     if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
         raise InputError(f"split shares are {dict(shares)}, expected numbers >= 0 that sum to 1")
     names = [name for name, share in shares.items() if share > 0]
@@ -35,7 +43,7 @@ def split_patients(
     short = [name for name, part in found.items() if not part]
     if short:
         raise InputError(
-            f"{len(set(patients))} patients are too few for the shares {dict(shares)}: {short[0]} would be empty"
+            f"{len(set(patients))} {what}s are too few for the shares {dict(shares)}: {short[0]} would be empty"
         )
     return found
 
@@ -46,33 +54,38 @@ def make_folds(
     k: int,
     seed: int = 0,
     val_share: float | None = VAL_SHARE,
+    *,
+    what: str = "patient",
 ) -> list[Fold]:
     """k folds by patient, stratified; fold i is tested on part i, and trains and validates on all the rest.
 
-    val_share: how much of the rest validates, drawn by patient; None: the whole next part does.
+    val_share: how much of the rest validates, drawn by patient; None: the whole next part does. patients, what: as of
+    ``split_patients``.
     """
     n = len(set(patients))
     fewest = 2 if val_share is not None else 3
     if k < fewest:
         raise InputError(f"{k} folds were asked for, expected at least {fewest}: every bag is tested once, by others")
     if k > n:
-        raise InputError(f"{k} folds were asked for, but there are only {n} patients")
+        raise InputError(f"{k} folds were asked for, but there are only {n} {what}s")
     parts = _deal(patients, labels, [1 / k] * k, seed)
     for name in dict.fromkeys(labels):
         holders = len({patient for patient, label in zip(patients, labels) if label == name})
         if holders < k:
-            raise InputError(f"class {name!r} has {holders} patients, fewer than the {k} folds; use fewer folds")
+            raise InputError(
+                f"class {name!r} has {holders} {what}{'s' * (holders != 1)}, fewer than the {k} folds; use fewer folds"
+            )
     folds: list[Fold] = []
     for i in range(k):
         test = parts[i]
-        val = parts[(i + 1) % k] if val_share is None else _drawn(patients, labels, test, val_share, seed)
+        val = parts[(i + 1) % k] if val_share is None else _drawn(patients, labels, test, val_share, seed, what)
         held = set(test) | set(val)
         folds.append(Fold(train=[j for j in range(len(patients)) if j not in held], val=val, test=test))
     return folds
 
 
 def _drawn(
-    patients: Sequence[str], labels: Sequence[Hashable], test: Sequence[int], share: float, seed: int
+    patients: Sequence[str], labels: Sequence[Hashable], test: Sequence[int], share: float, seed: int, what: str
 ) -> list[int]:
     """Bags that validate a fold: a share of those that it does not test, by patient."""
     rest = [i for i in range(len(patients)) if i not in set(test)]
@@ -80,11 +93,11 @@ def _drawn(
         holders = len({patients[i] for i in rest if labels[i] == name})
         if holders < 2:
             raise InputError(
-                f"class {name!r} has {holders} patients outside a test fold, but training and validation need one "
-                "each: more patients of it, or more folds"
+                f"class {name!r} has {holders} {what}s outside a test fold, but training and validation need one "
+                f"each: more {what}s of it, or more folds"
             )
     parts = split_patients(
-        [patients[i] for i in rest], [labels[i] for i in rest], {"train": 1 - share, "val": share}, seed
+        [patients[i] for i in rest], [labels[i] for i in rest], {"train": 1 - share, "val": share}, seed, what=what
     )
     return [rest[i] for i in parts["val"]]
 

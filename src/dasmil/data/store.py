@@ -21,7 +21,7 @@ from dasmil.data.instance_ids import IDS, id_array, read_ids
 from dasmil.data.memory import need_memory
 from dasmil.errors import DasmilError, DataError, InputError, named, shown
 from dasmil.files import replacing
-from dasmil.types import Bag, Unit, plain_tensor
+from dasmil.types import Bag, Unit, channels_last, plain_tensor
 
 FORMAT = "dasmil-bag"
 FORMAT_VERSION = 1
@@ -89,7 +89,7 @@ def read_bag(
             patient_id=patient_id if patient_id is not None else info.patient_id,
             metadata=info.metadata,
             instance_ids=ids,
-            **{name: torch.from_numpy(array) for name, array in arrays.items()},
+            **{name: torch.from_numpy(array) for name, array in arrays.items()},  # pyright: ignore[reportArgumentType]
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
@@ -186,13 +186,19 @@ def _info(path: Path, file: h5py.File) -> BagInfo:
         bag_id=str(attributes.get("bag_id") or path.stem),
         unit=cast(Unit, unit),
         n=n,
-        feature_shape=tuple(int(size) for size in shapes["features"][1:]),
+        feature_shape=_feature_shape(file["features"]),
         label=label,
         patient_id=None if patient is None else str(patient),
         has=tuple(name for name in _OPTIONAL if name in shapes),
         metadata={k: v for k, v in attributes.items() if k not in (*_FIELDS, *_BOOKKEEPING)},
         format_version=version,
     )
+
+
+def _feature_shape(stored: Any) -> tuple[int, ...]:
+    """The shape of one instance as `Bag` keeps it: pixels have their colours first."""
+    shape = tuple(int(size) for size in stored.shape)
+    return (3, *shape[1:3]) if stored.dtype == np.uint8 and channels_last(shape) else shape[1:]
 
 
 def _shapes(path: Path, file: h5py.File) -> dict[str, tuple[int, ...]]:

@@ -1,46 +1,47 @@
-"""Cells instead of tiles: bags from CSV and Parquet tables and from AnnData files."""
+"""Cells instead of tiles: bags from files of cells, one file with many bags or one file for each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from dasmil.data.frames import numbers, read_anndata, read_frame
+from dasmil.data.cells import Cells, cell_files, cells_name, is_table, read_cells
+from dasmil.data.cells.contents import need_columns
+from dasmil.data.cells.spatial import plain_numbers
+from dasmil.data.frames import numbers
+from dasmil.data.labels import plain_slide
 from dasmil.data.memory import need_memory
-from dasmil.errors import DataError, InputError, named, shown
+from dasmil.data.scale import Scales
+from dasmil.errors import DataError, InputError, ScaleError, named, shown
 from dasmil.types import Bag, Unit
 
-if TYPE_CHECKING:
-    import pandas as pd
+__all__ = ["is_table", "read_table"]
 
 MOST_CATEGORIES = 2000
-TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet", ".h5ad")
-
-
-def is_table(path: Path) -> bool:
-    """Whether a path is one file that holds many bags, by its name."""
-    return path.is_file() and path.name.lower().endswith(TABLE_SUFFIXES)
+_TRAINED = "; the model was trained with it, so add it (the order of columns does not matter)"
 
 
 def read_table(
     path: str | Path,
     *,
-    bag: str,
-    unit: str,
-    x: str = "x",
-    y: str = "y",
+    bag: str | None = None,
+    unit: str | None = None,
+    x: str | None = None,
+    y: str | None = None,
     features: Sequence[str] | None = None,
     one_hot: str | None = None,
     um_per_unit: float | None = None,
+    scales: Scales | None = None,
     categories: Sequence[str] | None = None,
 ) -> list[Bag]:
-    """One bag for each value of the column ``bag``.
+    """One bag for each value of the column ``bag``, or for each file of a folder.
 
-    unit: what the positions count, 'um', or 'px' with ``um_per_unit`` (a scanner's um per pixel).
+    unit: what the positions count, 'um', or 'px' with ``um_per_unit`` (a scanner's um per pixel) or the ``scales`` of
+    slides that differ; only where the files do not say it themselves. x, y: names of columns (default: x and y).
     features: columns to use as they are (default: all other columns of numbers); one_hot: a column of k categories,
     whose marks are sqrt(3 k), so that a first linear layer gives outputs of variance one.
     Exactly one of the two. AnnData: positions from obsm["spatial"], features from X, or one_hot from an obs column.
@@ -48,192 +49,189 @@ def read_table(
     one_hot column, else the columns of numbers to use.
     """
     path = Path(path)
-    factor = _factor(path, unit, um_per_unit)
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"no table {path}")
     if features is not None and one_hot is not None:
         raise InputError("features and one_hot were both given: choose the columns of numbers or the category column")
+    files = cell_files(path)
+    parts = [read_cells(file, bag, x, y) for file in files]
+    if path.is_file() and parts[0].bags is None and parts[0].rule.startswith(("table", "AnnData")):
+        raise InputError(f"{path} is a table of cells: name its bag column with --bag-column and the --unit")
+    found_unit = _unit(parts, unit)
+    scales = scales or Scales()
     if categories is not None and one_hot is None:
         features = categories
-    if path.name.lower().endswith(".h5ad"):
-        ids, coords, values, names, kinds, own = _read_anndata(path, bag, features, one_hot, categories)
-    else:
-        ids, coords, values, names, kinds, own = _read_frame(path, bag, x, y, features, one_hot, categories)
-    bad = ~np.isfinite(coords).all(axis=1)
-    if bad.any():
-        raise DataError(
-            f"{path}: {int(bad.sum())} rows have no position, the first in bag {shown(str(ids[bad][0]))}; "
-            "remove or repair them"
-        )
-    if not len(ids):
-        raise DataError(f"{path} has no rows, expected one for each cell")
-    metadata: dict[str, Any] = {"feature_names": names, "coords_rule": f"table: {unit} x {factor:g} um"}
-    if kinds is not None:
-        metadata["instance_label_names"] = names
-    found: list[Bag] = []
-    order, inverse = np.unique(ids, return_inverse=True)
-    rows_of = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
-    for name, rows in zip(order, rows_of):
-        found.append(
-            Bag(
-                features=torch.from_numpy(np.ascontiguousarray(values[rows], dtype=np.float32)),
-                coords=torch.from_numpy(np.ascontiguousarray(coords[rows] * factor, dtype=np.float32)),
-                unit="um",
-                bag_id=str(name),
-                instance_labels=None if kinds is None else torch.from_numpy(kinds[rows].astype(np.int64)),
-                metadata=metadata,
-                instance_ids=None if own is None else tuple(own[rows].tolist()),
-            )
-        )
-    return found
-
-
-def _factor(path: Path, unit: str, um_per_unit: float | None) -> float:
-    known: tuple[Unit, ...] = ("um", "px")
-    if unit not in known:
-        raise InputError(f"unit is {unit!r}, expected 'um' or 'px' (with the um of one pixel)")
-    if unit == "um":
-        if um_per_unit not in (None, 1.0):
-            raise InputError(f"unit is um, but one unit was given as {um_per_unit:g} um; use unit px for pixels")
-        return 1.0
-    if um_per_unit is None:
-        raise InputError(f"{path}: positions are in pixels; give the micrometres of one pixel with --mpp")
-    if not (np.isfinite(um_per_unit) and um_per_unit > 0):
-        raise InputError(f"mpp is {um_per_unit!r}, expected a positive number")
-    return um_per_unit
-
-
-_TRAINED = "; the model was trained with it, so add it (the order of columns does not matter)"
-_Parts = tuple[np.ndarray, np.ndarray, np.ndarray, list[str], np.ndarray | None, np.ndarray | None]
-ID_COLUMNS = ("instance_id", "cell_id", "object_id", "Object ID", "CellID", "cell", "id")
-"""Columns whose values name the rows; the first of them is kept as the instances' ids and is no feature."""
-
-
-def _read_frame(
-    path: Path,
-    bag: str,
-    x: str,
-    y: str,
-    features: Sequence[str] | None,
-    one_hot: str | None,
-    categories: Sequence[str] | None,
-) -> _Parts:
-    frame: Any = read_frame(path, bag)
-    _need(path, frame, [bag, x, y])
-    coords = np.stack([numbers(frame[x]), numbers(frame[y])], axis=1)
-    ids = _ids(path, frame[bag])
-    taken = {bag, x, y, one_hot, *(features or ())}
-    id_column = next((name for name in ID_COLUMNS if name in frame.columns and name not in taken), None)
-    own = None if id_column is None else frame[id_column].astype(str).to_numpy(dtype=str)
     if one_hot is not None:
-        _need(path, frame, [one_hot])
-        values, names, kinds = _one_hot(path, frame[one_hot], categories)
-        return ids, coords, values, names, kinds, own
-    if features is None:
-        kinds = zip(frame.columns, frame.dtypes)
-        names = [str(name) for name, dtype in kinds if name not in (bag, x, y, id_column) and dtype.kind in "fiub"]
+        names = _categories(parts, one_hot, categories)
+    else:
+        names = _names(parts, features, _TRAINED if categories is not None else "")
+    bags: dict[str, Bag] = {}
+    for cells in parts:
+        values, kinds = _one_hot(cells, one_hot, names) if one_hot is not None else (_numbers(cells, names), None)
+        metadata: dict[str, Any] = {"feature_names": names}
+        if kinds is not None:
+            metadata["instance_label_names"] = names
+        for name, rows in _rows_of(cells):
+            if name in bags:
+                raise DataError(f"{cells.path}: bag {shown(name)} is in another file of {path} too; keep one of them")
+            factor = _factor(cells, found_unit, um_per_unit, scales, name)
+            bags[name] = Bag(
+                features=torch.from_numpy(np.ascontiguousarray(values[rows], dtype=np.float32)),
+                coords=torch.from_numpy(np.ascontiguousarray(cells.coords[rows] * factor, dtype=np.float32)),
+                unit="um",
+                bag_id=name,
+                instance_labels=None if kinds is None else torch.from_numpy(kinds[rows].astype(np.int64)),
+                metadata={**metadata, "coords_rule": f"{cells.rule}: {found_unit} x {factor:g} um"},
+                instance_ids=None if cells.ids is None else tuple(cells.ids[rows].tolist()),
+            )
+    return [bags[name] for name in sorted(bags)]
+
+
+def _rows_of(cells: Cells) -> list[tuple[str, np.ndarray]]:
+    """The bags of a file with their rows, in the order of their names."""
+    if cells.bags is None:
+        return [(cells_name(cells.path), np.arange(len(cells.coords)))]
+    order, inverse = np.unique(cells.bags, return_inverse=True)
+    rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
+    return [(str(name), places) for name, places in zip(order, rows)]
+
+
+def _unit(parts: Sequence[Cells], given: str | None) -> Unit:
+    """The one unit of all files: as they declare it, else as given."""
+    known: dict[str, Unit] = {"um": "um", "px": "px"}
+    if given is not None and given not in known:
+        raise InputError(f"unit is {given!r}, expected 'um' or 'px' (with the um of one pixel)")
+    declared = {cells.unit: cells for cells in parts}
+    if len(declared) > 1:
+        first, second = list(declared.values())[:2]
+        words = [f"{cells.path} in {cells.unit or 'a unit that it does not name'}" for cells in (first, second)]
+        raise ScaleError(f"positions are in several units: {' and '.join(words)}; export all files alike")
+    cells = parts[0]
+    unit = cells.unit
+    if unit is None:
+        if given is None:
+            raise InputError(f"{cells.path} does not say what its positions count: give --unit um, or --unit px --mpp")
+        return known[given]
+    if given is not None and given != unit:
+        raise ScaleError(f"{cells.path}: its positions are in {unit}, but --unit {given} was given; leave it out")
+    return unit
+
+
+def _factor(cells: Cells, unit: Unit, um_per_unit: float | None, scales: Scales, bag: str) -> float:
+    """The micrometres of one unit."""
+    listed = plain_slide(bag) in scales.table
+    um = scales.of(bag).mpp if listed or um_per_unit is None else um_per_unit
+    if unit == "um":
+        if um not in (None, 1.0):
+            raise InputError(f"unit is um, but one unit was given as {um:g} um; use unit px for pixels")
+        return 1.0
+    if cells.coords.shape[1] == 3:
+        raise InputError(
+            f"{cells.path}: positions of three dimensions are in pixels, and the um per pixel says nothing of the "
+            "third; store all three in um and give --unit um"
+        )
+    if um is None:
+        raise InputError(f"{cells.path}: positions are in pixels; give the micrometres of one pixel with --mpp")
+    if not (np.isfinite(um) and um > 0):
+        raise InputError(f"mpp is {um!r}, expected a positive number")
+    return um
+
+
+def _names(parts: Sequence[Cells], features: Sequence[str] | None, hint: str) -> list[str]:
+    """The columns of numbers to use: as named, else all of the first file, which the others must have too."""
+    if features is not None:
+        if not list(features):
+            raise InputError("features were given as an empty list, expected the names of at least one column")
+        return list(_checked(parts, list(features), hint))
+    first = parts[0]
+    if first.matrix is not None:
+        names = list(first.names)
         if not names:
             raise InputError(
-                f"{path}: no columns of numbers besides {x} and {y} among {named(frame.columns)}; "
-                "name the category column with --one-hot"
+                f"{first.path}: X is empty, so there are no features: name a column of categories with --one-hot"
             )
     else:
-        names = list(features)
+        columns = zip(first.frame.columns, first.frame.dtypes)
+        names = [str(name) for name, dtype in columns if name not in first.places and dtype.kind in "fiub"]
         if not names:
-            raise InputError("features were given as an empty list, expected the names of at least one column")
-        _need(path, frame, names, _TRAINED if categories is not None else "")
-    need_memory(path, "the columns of features", 4 * len(frame) * len(names))
-    block = np.empty((len(frame), len(names)), dtype=np.float32)
+            others = [name for name in first.frame.columns if name not in ("x", "y")]
+            raise InputError(
+                f"{first.path}: no columns of numbers besides positions among {named(others)}; "
+                "name the category column with --one-hot"
+            )
+    return _checked(parts[1:], names, f"; {first.path} has it") if len(parts) > 1 else names
+
+
+def _checked(parts: Sequence[Cells], names: list[str], hint: str) -> list[str]:
+    for cells in parts:
+        if cells.matrix is None:
+            need_columns(cells.path, cells.frame, names, hint)
+            continue
+        unknown = [name for name in names if name not in cells.names]
+        if unknown:
+            raise InputError(f"{cells.path}: no variable {shown(unknown[0])} among the {len(cells.names)} of X{hint}")
+        twice = [name for name in names if cells.names.count(name) > 1]
+        if twice and list(cells.names) != names:
+            raise DataError(f"{cells.path}: {shown(twice[0])} names several variables of X; rename them")
+    return names
+
+
+def _numbers(cells: Cells, names: list[str]) -> np.ndarray:
+    """The named columns [n, f], finite."""
+    need_memory(cells.path, "the columns of features", 4 * len(cells.coords) * len(names))
+    if cells.matrix is not None:
+        places = {name: i for i, name in enumerate(cells.names)}
+        block = cells.matrix if list(cells.names) == names else cells.matrix[:, [places[name] for name in names]]
+        dense = plain_numbers(cells.path, "X", block.toarray() if hasattr(block, "toarray") else block)
+        if not np.isfinite(dense).all():
+            raise DataError(f"{cells.path}: X holds NaN or infinite values; fill or drop them")
+        return np.asarray(dense, dtype=np.float32)
+    block = np.empty((len(cells.coords), len(names)), dtype=np.float32)
+    frame: Any = cells.frame
     for i, name in enumerate(names):
         with np.errstate(over="ignore"):
             block[:, i] = numbers(frame[name])
         if not np.isfinite(block[:, i]).all():
             raise DataError(
-                f"{path}: the feature column {shown(name)} holds empty or non-numeric values; fill or drop it"
+                f"{cells.path}: the feature column {shown(name)} holds empty or non-numeric values; fill or drop it"
             )
-    return ids, coords, block, names, None, own
+    return block
 
 
-def _read_anndata(
-    path: Path, bag: str, features: Sequence[str] | None, one_hot: str | None, categories: Sequence[str] | None
-) -> _Parts:
-    data = read_anndata(path)
-    if "spatial" not in data.obsm:
-        raise DataError(f"{path}: no obsm['spatial'] (it has {named(data.obsm.keys())}): cells need positions")
-    coords = _plain_numbers(path, "obsm['spatial']", data.obsm["spatial"])
-    if coords.ndim != 2 or coords.shape[1] < 2:
-        raise DataError(f"{path}: obsm['spatial'] has shape {coords.shape}, expected [cells, 2]")
-    coords = coords[:, :2].astype(np.float64)
-    _need(path, data.obs, [bag])
-    ids = _ids(path, data.obs[bag])
-    own = data.obs_names.to_numpy(dtype=str)
-    if one_hot is not None:
-        _need(path, data.obs, [one_hot])
-        values, names, kinds = _one_hot(path, data.obs[one_hot], categories)
-        return ids, coords, values, names, kinds, own
-    if data.X is None:
-        raise InputError(f"{path}: X is empty, so there are no features: name a column of categories with --one-hot")
-    names = [str(name) for name in data.var_names]
-    if features is not None and list(features) != names:
-        unknown = [name for name in features if name not in names]
-        if unknown:
-            hint = _TRAINED if categories is not None else ""
-            raise InputError(f"{path}: no variable {shown(unknown[0])} among the {len(names)} of X{hint}")
-        places = [names.index(name) for name in features]
-        twice = [name for name in features if names.count(name) > 1]
-        if twice:
-            raise DataError(f"{path}: {shown(twice[0])} names several variables of X; rename them")
-        block, names = data.X[:, places], list(features)
-    else:
-        block = data.X
-    if not names or not len(ids):
-        raise DataError(f"{path}: X has shape {tuple(block.shape)}, expected cells with at least one variable")
-    need_memory(path, "X", 4 * len(ids) * len(names))
-    dense = _plain_numbers(path, "X", block.toarray() if hasattr(block, "toarray") else block)
-    if not np.isfinite(dense).all():
-        raise DataError(f"{path}: X holds NaN or infinite values; fill or drop them")
-    return ids, coords, np.asarray(dense, dtype=np.float32), names, None, own
-
-
-def _plain_numbers(path: Path, what: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"{path}: {what} holds {array.dtype}, expected numbers")
-    return array
-
-
-def _one_hot(
-    path: Path, column: pd.Series, categories: Sequence[str] | None
-) -> tuple[np.ndarray, list[str], np.ndarray]:
-    text = column.astype("string")
+def _texts(cells: Cells, column: str) -> list[str]:
+    frame: Any = cells.frame
+    need_columns(cells.path, frame, [column])
+    text = frame[column].astype("string")
     if text.isna().any():
-        raise DataError(f"{path}: {int(text.isna().sum())} rows have no value in {column.name!r}; fill or drop them")
-    values = [str(value) for value in text]
-    names = sorted(set(values)) if categories is None else list(categories)
-    if len(names) > MOST_CATEGORIES:
-        raise DataError(
-            f"{path}: {column.name!r} holds {len(names):,} different values, expected at most {MOST_CATEGORIES:,} "
-            "categories; is it the column of names?"
-        )
-    need_memory(path, "one mark per cell and category", 4 * len(values) * len(names))
+        raise DataError(f"{cells.path}: {int(text.isna().sum())} rows have no value in {column!r}; fill or drop them")
+    return [str(value) for value in text]
+
+
+def _categories(parts: Sequence[Cells], column: str, categories: Sequence[str] | None) -> list[str]:
+    """The categories in their order: those of a model, else all that occur in any file."""
+    if categories is not None:
+        return list(categories)
+    found: set[str] = set()
+    for cells in parts:
+        found |= set(_texts(cells, column))
+        if len(found) > MOST_CATEGORIES:
+            raise DataError(
+                f"{cells.path}: {column!r} holds {len(found):,} different values, expected at most "
+                f"{MOST_CATEGORIES:,} categories; is it the column of names?"
+            )
+    return sorted(found)
+
+
+def _one_hot(cells: Cells, column: str, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Marks [n, k] and numbers [n] of the categories."""
+    values = _texts(cells, column)
+    need_memory(cells.path, "one mark per cell and category", 4 * len(values) * len(names))
     unknown = sorted(set(values) - set(names))
     if unknown:
-        raise DataError(f"{path}: {column.name!r} holds {shown(unknown[0])}, expected one of {named(names)}")
+        raise DataError(f"{cells.path}: {column!r} holds {shown(unknown[0])}, expected one of {named(names)}")
     number = {name: i for i, name in enumerate(names)}
     kinds = np.array([number[value] for value in values], dtype=np.int64)
     # The mark is sqrt(3 k) and not 1, so that the first linear layer, started as PyTorch does (variance 1 / (3 k)),
     # gives outputs of variance one: with marks of 1 no run on cells got away from its start.
     marks = np.float32(np.sqrt(3 * len(names))) * np.eye(len(names), dtype=np.float32)
-    return marks[kinds], names, kinds
-
-
-def _ids(path: Path, column: pd.Series) -> np.ndarray:
-    if column.isna().any():
-        raise DataError(f"{path}: {int(column.isna().sum())} rows have no value in the bag column {column.name!r}")
-    return column.astype(str).to_numpy(dtype=str)
-
-
-def _need(path: Path, frame: pd.DataFrame, columns: Sequence[str], hint: str = "") -> None:
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        raise InputError(f"{path}: no column {shown(missing[0])}; it has {named(frame.columns)}{hint}")
+    return marks[kinds], kinds

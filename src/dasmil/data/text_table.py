@@ -1,4 +1,4 @@
-"""Small tables (labels, scales, reference tables) as people keep them: any usual encoding, CSV, TSV or Excel."""
+"""Small tables (labels, scales, reference tables) as people keep them: any usual encoding, CSV, TSV, Excel, Parquet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dasmil.data.spreadsheet import read_spreadsheet
-from dasmil.errors import DataError, InputError, shown
+from dasmil.errors import DataError, InputError, MissingDependencyError, shown
 
 MOST_BYTES, MOST_COLUMNS, MOST_ROWS = 200_000_000, 10_000, 1_000_000
 _MARKS = (
@@ -73,6 +73,9 @@ def _numbered(path: Path) -> Iterator[tuple[int, list[str]]]:
     if path.suffix.lower() in (".xlsx", ".xlsm"):
         yield from enumerate(read_spreadsheet(path, MOST_BYTES, MOST_COLUMNS), start=1)
         return
+    if path.suffix.lower() == ".parquet":
+        yield from enumerate(_parquet_rows(path), start=1)
+        return
     text = decoded(path, path.read_bytes())
     # Only the csv module knows where a row ends: cells may hold line breaks, and separators such as U+2028.
     delimiter = max("\t;,", key=text.lstrip("\r\n").partition("\n")[0].count)
@@ -83,6 +86,37 @@ def _numbered(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(
             f"{path}, line {reader.line_num}: {error}; is a quotation mark left open, or is it no table at all?"
         ) from None
+
+
+def _parquet_rows(path: Path) -> Iterator[list[str]]:
+    """Header and rows of a Parquet file as text: whole numbers without a point, nothing for null."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingDependencyError("pyarrow", "tables", "Reading a Parquet table") from None
+    try:
+        about = pyarrow.parquet.read_metadata(path)
+        if about.num_rows > MOST_ROWS or about.num_columns > MOST_COLUMNS:
+            raise DataError(
+                f"{path}: {about.num_rows:,} rows and {about.num_columns:,} columns, expected a line for each slide"
+            )
+        table = pyarrow.parquet.read_table(path)
+        columns = [[_as_text(value) for value in column.to_pylist()] for column in table.columns]
+    except DataError:
+        raise
+    except Exception as error:  # Arrow has many errors of its own
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise DataError(f"{path} cannot be read as a Parquet table ({reason}); save it again, or as CSV") from None
+    yield [str(name) for name in table.column_names]
+    yield from (list(row) for row in zip(*columns))
+
+
+def _as_text(value: object) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))  # pandas turns whole numbers beside an empty cell into fractions
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def decoded(path: Path, data: bytes) -> str:

@@ -21,6 +21,7 @@ from dasmil.engine.units import EngineOptions, Outcome, Session, Unit, execute
 from dasmil.errors import InputError, MissingDependencyError
 
 ARRAY_LIMIT, ARRAY_SECONDS = 1000, 30.0  # Slurm's usual limit of an array; at most one more array in so many seconds
+PATIENCE = 30.0  # seconds for jobs on this machine to end
 
 
 class Engine(Protocol):
@@ -53,12 +54,13 @@ class Local:
 
     def submit(self, unit: Unit) -> None:
         slot = self.free.pop()
-        try:
-            future = self.pools[slot].submit(execute, unit, self.session)
-        except BrokenProcessPool:  # killed while it had nothing to do
-            self.pools[slot] = self._start(slot)
-            future = self.pools[slot].submit(execute, unit, self.session)
-        self.work[future] = unit, slot
+        with _ctrl_c_kept_from_children():  # a worker starts with its first unit
+            try:
+                future = self.pools[slot].submit(execute, unit, self.session)
+            except BrokenProcessPool:  # killed while it had nothing to do
+                self.pools[slot] = self._start(slot)
+                future = self.pools[slot].submit(execute, unit, self.session)
+            self.work[future] = unit, slot
 
     def finished(self) -> list[Outcome]:
         ended, _ = wait(self.work, timeout=1.0, return_when=FIRST_COMPLETED)
@@ -217,8 +219,8 @@ class Slurm:
             function = _execute_here if self.dry else execute
             with _ctrl_c_kept_from_children():
                 jobs = self.executor.map_array(function, self.queue, [self.session] * len(self.queue))
-            self.work += list(zip(jobs, self.queue, strict=True))
-            self.queue, self.sent = [], time.monotonic()
+                self.work += list(zip(jobs, self.queue, strict=True))  # before a Ctrl-C that came meanwhile is heard
+                self.queue, self.sent = [], time.monotonic()
         time.sleep(1.0)
         ended = [pair for pair in self.work if pair[0].done()]
         self.work = [pair for pair in self.work if pair not in ended]
@@ -240,9 +242,17 @@ class Slurm:
         return sum(str(job.state) == "RUNNING" for job, _ in self.work)
 
     def close(self, *, cancel: bool) -> None:
-        for job, _ in self.work if cancel else ():
+        if not cancel:
+            return
+        for job, _ in self.work if not self.dry else ():
             with contextlib.suppress(OSError):
-                job._process.terminate() if self.dry else job.cancel()  # submitit's own way prints tracebacks
+                job.cancel()
+        alive = [job._process for job, _ in self.work] if self.dry else []  # submitit's own way prints tracebacks
+        deadline = time.monotonic() + PATIENCE
+        while (alive := [process for process in alive if process.poll() is None]) and time.monotonic() < deadline:
+            for process in alive:
+                process.terminate()  # again and again: a job that still starts ignores it
+            time.sleep(0.2)
 
 
 def _execute_here(unit: Unit, session: Session) -> Outcome:
@@ -254,6 +264,9 @@ def _execute_here(unit: Unit, session: Session) -> Outcome:
 @contextlib.contextmanager
 def _ctrl_c_kept_from_children() -> Iterator[None]:
     """Processes started here never see the terminal's Ctrl-C: the coordinator ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

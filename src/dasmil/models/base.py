@@ -28,6 +28,7 @@ class CommonOptions(TypedDict, total=False):
     encoder_features: Size | None
     encoder_dropout: Probability | None
     n_classes: Classes
+    outputs: Size | None
     distance_scale: Length
     unit: Unit
 
@@ -51,11 +52,13 @@ class MILModel(nn.Module):
     ``aggregator`` and ``classifier``. The keyword-only constructor arguments are the whole configuration; ``config``
     keeps them.
 
-    in_features: numbers per instance (not needed by the encoder "mnist-cnn"); encoder: "identity", "whitened" (frozen
-    directions, which training fits first), "linear-relu" or "mnist-cnn"; encoder_features: output size of "whitened"
-    (16) and "linear-relu" (512); encoder_dropout: 0.5 before the last layer of "mnist-cnn", 0 after "linear-relu";
-    n_classes: 2 gives one logit, k > 2 gives k logits; distance_scale: the length, in the unit of the coordinates, that
-    means 1; unit: of the coordinates, "um" or "px".
+    in_features: numbers per instance (not needed by the encoder "mnist-cnn"; of "patch-cnn" the edge of a patch in
+    pixels); encoder: "identity", "whitened" (frozen directions, which training fits first), "linear-relu", "mnist-cnn"
+    or "patch-cnn"; encoder_features: output size of "whitened" (16), "linear-relu" (512) and "patch-cnn" (64);
+    encoder_dropout: before the last layer of "mnist-cnn" (0.5) and "patch-cnn" (0), after "linear-relu" (0);
+    n_classes: 2 gives one logit, k > 2 gives k logits; outputs: how many numbers it says instead, where the target is
+    no class (a risk, hazards of bins of time, a number, several targets); distance_scale: the length, in the unit of
+    the coordinates, that means 1; unit: of the coordinates, "um" or "px".
     """
 
     name: ClassVar[str]
@@ -84,11 +87,12 @@ class MILModel(nn.Module):
         encoder_features: Size | None = None,
         encoder_dropout: Probability | None = None,
         n_classes: Classes = 2,
+        outputs: Size | None = None,
         distance_scale: Length = 1.0,
         unit: Unit = "um",
     ) -> None:
         super().__init__()
-        self.n_classes, self.distance_scale, self.unit = n_classes, distance_scale, unit
+        self.n_classes, self.outputs, self.distance_scale, self.unit = n_classes, outputs, distance_scale, unit
         self.encoder = make_encoder(encoder, in_features, encoder_features, encoder_dropout)
 
     @property
@@ -102,6 +106,8 @@ class MILModel(nn.Module):
 
     @property
     def n_logits(self) -> int:
+        if self.outputs is not None:
+            return self.outputs
         return 1 if self.n_classes == 2 else self.n_classes
 
     def forward(
@@ -116,7 +122,7 @@ class MILModel(nn.Module):
         aggregated: Aggregated = self.aggregator(self.encoder(given.features), given.coords, given.mask, given.section)
         logit = self.classifier(aggregated.embedding)
         travellers = {name: value for name, value in aggregated._asdict().items() if name != "embedding"}
-        return Output(logit.squeeze(-1) if self.n_classes == 2 else logit, **travellers)
+        return Output(logit.squeeze(-1) if self.n_logits == 1 else logit, **travellers)
 
     # --- what training and explanation ask a model ---
 

@@ -145,6 +145,7 @@ class CLAMSB(MILModel):
     The loss is 0.7 x bag loss + 0.3 x instance loss (instance_weight; 0 leaves it out): the ``sampled`` instances with
     the largest attention are told from those with the smallest by a classifier of the label's class; with subtyping
     also from those that other classes attend to. instance_loss: the smooth SVM of the published commands, or "ce".
+    Targets that are no class (``outputs``) have no instance loss: there is no class that instances could be in.
     A bag with fewer instances than ``sampled`` gives all of them to both sides (the published program fails there).
     """
 
@@ -166,13 +167,13 @@ class CLAMSB(MILModel):
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)
-        branches = self.n_classes if self.multi_branch else 1
+        classes = self.n_classes if self.outputs is None else self.outputs
         self.aggregator = CLAMAggregator(
-            self.encoded, features, hidden, branches, self.n_classes, dropout,
-            sampled, instance_loss, instance_weight, subtyping,
+            self.encoded, features, hidden, classes if self.multi_branch else 1, classes, dropout,
+            sampled, instance_loss, instance_weight if self.outputs is None else 0.0, subtyping,
         )  # fmt: skip
         if self.multi_branch:
-            self.classifier = BranchClassifier(features, self.n_classes, self.n_logits)
+            self.classifier = BranchClassifier(features, classes, self.n_logits)
         else:
             self.classifier = self.make_classifier(features)
 
@@ -191,6 +192,8 @@ class CLAMMB(CLAMSB):
         self, features: Tensor, coords: Tensor, mask: Tensor | None = None, section: Tensor | None = None
     ) -> Output:
         output = super().forward(features, coords, mask, section)
+        if self.outputs == 1:  # one branch
+            return output
         assert output.instance_scores is not None
         several = output.logit.ndim > output.instance_scores.ndim - 2
         predicted = output.logit.argmax(-1) if several else (output.logit > 0).long()

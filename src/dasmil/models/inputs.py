@@ -37,10 +37,11 @@ def take_inputs(
             raise InputError(
                 f"{name} are on {value.device}, but this {model} is on {like.device}: move one with .to(...)"
             )
-    features = features.to(like.dtype)
+    if not (features.dtype == torch.uint8 and len(shape) == 3):  # pixels are converted piece by piece
+        features = features.to(like.dtype)
     coords = coords if coords.is_floating_point() else coords.to(like.dtype)
     coords = _placed(coords, mask)
-    return Inputs(features, coords.to(torch.promote_types(coords.dtype, features.dtype)), mask, section)
+    return Inputs(features, coords.to(torch.promote_types(coords.dtype, like.dtype)), mask, section)
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -16,7 +16,7 @@ from dasmil.nn import Linear
 from dasmil.nn.attention import join
 from dasmil.nn.neighbours import nearest
 from dasmil.nn.nystrom import LayerNorm
-from dasmil.nn.recompute import again_in_backward, part_again
+from dasmil.nn.recompute import part_again
 
 Decay = Literal["gaussian", "exponential", "inverse-quadratic"]
 Pool = Literal["attention", "mean"]
@@ -74,7 +74,8 @@ class SpatialAttention(nn.Module):
 
     def counts(self) -> list[int]:
         """K of each head."""
-        return [round(math.pi * radius_at(self.decay, theta) ** 2) for theta in self.theta().tolist()]
+        found = [math.pi * radius_at(self.decay, theta) ** 2 for theta in self.theta().tolist()]
+        return [round(count) if math.isfinite(count) else 1 for count in found]  # NaN weights give NaN, no error
 
     def diversity(self) -> Tensor:
         """Entropy, in bits, of how the heads spread over the range of theta."""
@@ -157,7 +158,7 @@ class PSAAggregator(BagByBag):
         x = self.enter(z).relu()
         x = x + self.adapt2(self.adapt1(x).relu()).relu()
         for block in self.blocks:
-            x = again_in_backward(block, x, tiles, section)
+            x = block(x, tiles, section)
         x = self.norm(x)
         if self.weight is None:
             return x, torch.full_like(x[:, 0], 1 / len(x))

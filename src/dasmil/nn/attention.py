@@ -33,6 +33,9 @@ CLEAR_LOGIT = 1.3
 SMALLEST_GAIN = 2.0
 """Of a start from two types; stronger attention takes noise for the types where they overlap."""
 STEEPNESS = 5.0  # beta x theta, as the paper's 10 and 0.5
+KNOWN_STEEPNESS = 10.0  # the same of a start from two types, whose length is known
+BLIND = 20.0
+"""beta x -theta from which on a sigmoid is 1 at every distance, in float32 and in its gradients, too."""
 
 
 class AttentionHeads(nn.Module):
@@ -232,12 +235,13 @@ class DistanceAwareAttention(AttentionHeads):
             if not isinstance(self.value_embed, Tensor):
                 return False
             self.value_embed[0, 1, 0] = 1.0
-        self.theta[0], self.beta[0] = theta, STEEPNESS / theta
+        self.theta[0], self.beta[0] = theta, KNOWN_STEEPNESS / theta
         return True
 
     @torch.no_grad()
     def begin_share(self, centre: Tensor, share: float) -> bool:
         """Start with every instance attending to those like ``centre``: they draw half of it where they are this share.
+        Distance plays no part, and gets none in training.
 
         With s(x) = x.centre / |centre|^2, which is 1 for instances like centre and about 0 for others, e_ij = g s(j)
         with g = log((1 - share) / share), and the first output is s of what is looked at. False without b^Q.
@@ -252,6 +256,7 @@ class DistanceAwareAttention(AttentionHeads):
         assert isinstance(self.query_embed, Tensor)
         self.query_embed[0] = 0.0
         self.query_embed[0, :, 0] = gain
+        self._blind()
         return True
 
     @torch.no_grad()
@@ -262,7 +267,13 @@ class DistanceAwareAttention(AttentionHeads):
         if isinstance(self.query_embed, Tensor):
             self.query_embed.zero_()
         self.value.weight[0] = direction
+        self._blind()
         return True
+
+    def _blind(self) -> None:
+        """Make phi of the first head 1 at every distance."""
+        if self.phi == "sigmoid" and self.theta is not None and self.beta is not None:
+            self.theta[0], self.beta[0] = -5.0, 2 * BLIND / 5.0
 
     def _quieten(self) -> None:
         """Make all that is random small, and keep what distances add away from the first output."""
@@ -275,11 +286,16 @@ class DistanceAwareAttention(AttentionHeads):
             self.value_embed[..., 0] = 0.0
 
     def learned_distances(self) -> list[dict[str, float]]:
-        """Per head: theta and beta, and what they mean as a length: where phi changes, and over which width."""
+        """Per head: theta and beta, and what they mean as a length: where phi changes, and over which width.
+
+        Not of a head whose sigmoid is 1 at every distance.
+        """
         if self.theta is None or self.beta is None:
             return []
         rows = []
         for head, (theta, beta) in enumerate(zip(self.theta.tolist(), self.beta.tolist())):
+            if self.phi == "sigmoid" and -theta * beta >= BLIND and beta > 0:
+                continue
             width = WIDTH[self.phi] * self.distance_scale / abs(beta) if beta else math.inf
             rows.append(
                 {"head": head, "theta": theta, "beta": beta, "midpoint": theta * self.distance_scale, "width": width}

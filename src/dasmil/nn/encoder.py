@@ -1,4 +1,4 @@
-"""Instance encoders h of the three-part model: identity, whitened directions, one linear layer, or a CNN for digits."""
+"""Instance encoders h of the three-part model: identity, whitened directions, one linear layer, CNNs for pictures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch.nn import functional as F
 from dasmil.errors import InputError, unknown_name
 from dasmil.nn.draws import channel_dropout, dropout
 from dasmil.nn.linear import Linear
+from dasmil.nn.patches import PatchCnn
 from dasmil.ops.conv_pool import conv_pool
 
-ENCODERS = ("identity", "whitened", "linear-relu", "mnist-cnn")
+ENCODERS = ("identity", "whitened", "linear-relu", "mnist-cnn", "patch-cnn")
 DIRECTIONS = 16
 
 
@@ -99,7 +100,7 @@ class MnistCnn(nn.Module):
         return conv_pool(x, conv.weight.unsqueeze(0), conv.bias.unsqueeze(0))
 
 
-Encoder = Identity | Whitening | LinearReLU | MnistCnn
+Encoder = Identity | Whitening | LinearReLU | MnistCnn | PatchCnn
 
 
 def make_encoder(name: str, in_features: int | None, out_features: int | None, dropout: float | None) -> Encoder:
@@ -114,6 +115,8 @@ def make_encoder(name: str, in_features: int | None, out_features: int | None, d
         raise unknown_name("encoder", name, ENCODERS)
     if in_features is None:
         raise InputError(f"in_features is missing: the encoder {name!r} needs the number of features of an instance")
+    if name == "patch-cnn":
+        return PatchCnn(in_features, 64 if out_features is None else out_features, 0.0 if dropout is None else dropout)
     if name == "linear-relu":
         return LinearReLU(
             in_features, 512 if out_features is None else out_features, 0.0 if dropout is None else dropout

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from scipy.spatial import KDTree
 from torch import Tensor
 
+from dasmil.errors import InputError
+
 
 def nearest(coords: Tensor, k: int, section: Tensor | None = None) -> Tensor:
     """The k nearest instances of each [n, k], itself first; -1 where its section has fewer. Which of two that are
@@ -33,7 +35,13 @@ def pairs_within(coords: Tensor, radius: float, section: Tensor | None = None) -
 
 
 def _places(coords: Tensor) -> NDArray[np.float64]:
-    return coords.detach().double().cpu().numpy()
+    places = coords.detach().double().cpu().numpy()
+    if lost := int((~np.isfinite(places).all(-1)).sum()):
+        raise InputError(
+            f"{lost} of {len(places)} instances lie further away than float32 can count: are these coordinates lengths "
+            "in micrometres or pixels?"
+        )
+    return places
 
 
 def _sections(section: Tensor | None, n: int) -> list[NDArray[np.int64]]:

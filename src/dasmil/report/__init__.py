@@ -14,4 +14,8 @@ def write_report(run_dir: str | Path) -> Path:
     from dasmil.runs import Run
 
     run = Run.read(run_dir)
+    if run.task is not None:
+        from dasmil.report.task_page import task_page
+
+        return write_page(task_page(run), run.report)
     return write_page(run_page(run), run.report)

@@ -53,21 +53,29 @@ def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
         steps.append((
             "How near two types of instances come tells the classes apart, which this run missed: start it with more "
             "seeds, and report the rule.",
-            _train(cohort, run.origin, f"{run.path}-seeds", "--model", run.model, "--seeds", "5"),
+            _train(cohort, run.origin, f"{run.path}-seeds", *_model(run), "--seeds", "5"),
         ))  # fmt: skip
     if not run.folds and not judged.told:
         steps.append((
             "A few held-out bags tell little: folds score every bag once.",
-            _train(cohort, run.origin, f"{run.path}-folds", "--model", run.model, "--folds", "5", "--seeds", "3"),
+            _train(cohort, run.origin, f"{run.path}-folds", *_model(run), "--folds", "5", "--seeds", "3"),
         ))  # fmt: skip
-    if best is None:
+    if best is None and not cohort.get("bag_column"):  # the doctor reads folders of files, no tables of cells
         steps.append((
             "Neither the model nor a rule finds anything: look for wrong labels and scales, and whether the cohort is "
             "large enough.",
             shlex.join(["dasmil", "doctor", *_where(cohort, ("mpp", "tile_um", "scale_table"))]),
         ))  # fmt: skip
+    if best is None:
         steps.append(("Other features may hold what these do not: see which encoders there are.", "dasmil encoders"))
     return steps
+
+
+def _model(run: Run) -> list[str]:
+    """The same model, with its radius: without one a bag of 500,000 cells would take hours."""
+    radius = run.config["model"].get("options", {}).get("radius")
+    own = ["--set", f"radius={radius:g}"] if isinstance(radius, int | float) else []
+    return ["--model", run.model, *own]
 
 
 def _train(cohort: Mapping[str, Any], origin: Mapping[str, Any], out: str, *more: str) -> str:

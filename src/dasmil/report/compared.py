@@ -6,11 +6,13 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from dasmil.models import MODELS
-from dasmil.report.page import Column, Headline, Page, Section, Table, picture, write_page
+from dasmil.report.figures import Score, scores
+from dasmil.report.page import Column, Headline, Page, Picture, Section, Table, picture, write_page
 from dasmil.report.style import ACCENT, FAINT, FONT, GREY, INK, look, new_figure
 from dasmil.report.words import display_name
 from dasmil.runs import Run
@@ -118,8 +120,16 @@ def _measured(found: Compared) -> str:
     )
 
 
-def write_compared(found: Compared, sentence: str, runs: Mapping[str, Run], split: str, path: Path) -> Path:
-    """The page of a comparison."""
+def write_compared(
+    found: Compared,
+    sentence: str,
+    runs: Mapping[str, Run],
+    split: str,
+    path: Path,
+    *,
+    chosen: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+) -> Path:
+    """The page of a comparison; chosen: of each model the settings that its folds chose."""
     best = found.models[0]
     pairs = [
         [g.first, g.second, _signed(g.difference), _interval(g), _p(g.p), _p(g.p_holm), "yes" if g.shown else "no"]
@@ -139,31 +149,54 @@ def write_compared(found: Compared, sentence: str, runs: Mapping[str, Run], spli
         remarks=[_measured(found), f"Scored on {split}."],
         sections=[
             Section("Ranks", pictures=[picture(critical_difference(found), "Critical-difference plot", caption)]),
-            Section("Models", tables=[Table([Column(h, i > 1) for i, h in enumerate(HEAD)], _rows(found))]),
+            Section("Models", pictures=[_drawn(found)], tables=[
+                Table([Column(h, i > 1) for i, h in enumerate(HEAD)], _rows(found)),
+            ]),
             Section("Every pair", tables=[Table([Column(h, i > 1) for i, h in enumerate(names)], pairs)]),
             *([_space_section(found)] if found.space else []),
-            Section("Budget", text=[_BUDGET], tables=[_budget(runs)]),
+            Section("Budget", text=[_BUDGET], tables=[_budget(runs, chosen or {})]),
         ],
     )  # fmt: skip
     return write_page(page, path)
 
 
+def _drawn(found: Compared) -> Picture:
+    """Every model's AUROC with its interval."""
+    rows = [
+        Score(display_name(m.name), m.auroc, (m.low, m.high), colour=GREY if place else ACCENT)
+        for place, m in enumerate(found.models)
+    ]
+    return picture(scores(rows, "AUROC"), "AUROC of every model", "Dot: mean over folds and seeds; bar: 95 % interval.")
+
+
 _BUDGET = (
-    "What each model cost, from its own curves. Models that `dasmil compare` trained have the same bags, folds and "
-    "settings of training; of finished runs that were handed over, their own pages tell."
+    "What each model cost, from its own curves. Models that `dasmil compare` trained have the same bags, folds, number "
+    "of epochs and number of settings to choose from; each fold chose by its validation bags, and the trials are not "
+    "in the seconds. Of finished runs that were handed over, their own pages tell."
 )
 
 
-def _budget(runs: Mapping[str, Run]) -> Table:
+def _budget(runs: Mapping[str, Run], chosen: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     rows = []
     for name, run in runs.items():
         parameters = sum(p.numel() for p in run.all_seeds[0].model().parameters())
         histories = [seed.history for seed in run.all_seeds]
         seconds = sum(float(h["seconds"].sum()) for h in histories if "seconds" in h)
         epochs = max(int(h["epoch"][-1]) for h in histories)
-        rows.append([name, f"{parameters:,}", str(epochs), f"{seconds:,.0f}", str(run.path)])
+        settings = [_choices(chosen[name]) if name in chosen else "none"] if chosen else []
+        rows.append([name, f"{parameters:,}", str(epochs), f"{seconds:,.0f}", *settings, str(run.path)])
     numbers = [Column(name, True) for name in ("Parameters", "Epochs", "Seconds")]
-    return Table([Column("Model"), *numbers, Column("Run")], rows)
+    return Table([Column("Model"), *numbers, *([Column("Chosen")] if chosen else []), Column("Run")], rows)
+
+
+def _choices(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """What the folds chose, most frequent first: "lr 0.001 (3 folds), lr 0.005 (2)"."""
+    texts = [", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+                       for name, value in one.items()) for one in rounds]  # fmt: skip
+    counts = sorted({text: texts.count(text) for text in texts}.items(), key=lambda item: -item[1])
+    folds = [f"{text} ({count}{' folds' if not place and len(rounds) > 1 else ''})"
+             for place, (text, count) in enumerate(counts)]  # fmt: skip
+    return "; ".join(folds)
 
 
 def _space_section(found: Compared) -> Section:
@@ -174,7 +207,8 @@ def _space_section(found: Compared) -> Section:
         order = "the order of the file" if s.rows.p < 0.05 and s.rows.difference > 0 else ""
         rows.append([
             s.name, f"{_signed(s.coords.difference)} {_interval(s.coords)}",
-            f"{_signed(s.rows.difference)} {_interval(s.rows)}", " and ".join(filter(None, (uses, order))) or "neither",
+            f"{_signed(s.rows.difference)} {_interval(s.rows)}",
+            " and ".join(filter(None, (uses, order))) or "neither is shown",
         ])  # fmt: skip
     lost = [Column(f"Lost, {what} shuffled", True) for what in ("coordinates", "rows")]
     columns = [Column("Model"), *lost, Column("Uses")]

@@ -12,7 +12,7 @@ from dasmil.report.page import Picture, picture
 from dasmil.report.phi import Phi, Truth, phi_figure
 from dasmil.report.style import ACCENT, CLASS_COLOURS
 from dasmil.report.words import bags_text, decimal, display_name, interval_text, seed_name
-from dasmil.runs import Predictions, Run, verdict
+from dasmil.runs import Predictions, Run, task_verdict, verdict
 from dasmil.stats import Roc, confusion_counts, roc_curve
 from dasmil.vocabulary import UNIT_SYMBOL
 
@@ -100,7 +100,7 @@ def phi_picture(run: Run, truth: Truth | None = None, doubt: str = "") -> Pictur
         for part in run.folds or [run]
         for seed in part.seeds.values()
         for row in seed.distances
-        if row.get("midpoint") is not None and row.get("width") is not None and seed.trained
+        if seed.trained and None not in (row[name] for name in ("theta", "beta", "midpoint", "width"))
     ]
     if not rows:
         return None
@@ -138,12 +138,13 @@ def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
 
     Of a model that is not told from chance they come with that verdict.
     """
-    judged = verdict(run)
+    judged = verdict(run) if run.task is None else task_verdict(run)
     phi = phi_picture(run, truth, "" if judged.told else judged.text)
-    series = _series([(run, ACCENT)], "midpoint_0")
+    series = learning_series([(run, ACCENT)], "midpoint_0")
     if phi is None or not series:
         return [phi] if phi else []
-    unit = UNIT_SYMBOL.get(str(run.all_seeds[0].distances[0]["unit"]), "")
+    learned = next(seed.distances for seed in run.all_seeds if seed.distances)  # a run that stayed a rule has none
+    unit = UNIT_SYMBOL.get(str(learned[0]["unit"]), "")
     label = f"true {truth.distance:g} {unit}" if truth else ""
     panel = Panel(
         "Learned distance θ" if judged.told else "θ of a model not told from chance",
@@ -152,7 +153,7 @@ def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
         truth=truth.distance if truth else None,
         truth_label=label,
     )
-    heads = ", first head" if len(run.all_seeds[0].distances) > 1 else ""
+    heads = ", first head" if len(learned) > 1 else ""
     caption = f"Where φ is halfway, epoch by epoch{heads}."
     if not judged.told:
         caption += " The model is not told from chance."
@@ -169,13 +170,14 @@ def learning_pictures(runs: Sequence[tuple[Run, str]]) -> list[Picture]:
     caption = "One line per seed." if max(len(run.all_seeds) for run, _ in runs) > 1 else ""
     found = []
     for column, title, ylabel, floor, ceiling in panels:
-        if series := _series(runs, column):
+        if series := learning_series(runs, column):
             figure = figures.learning_curve(Panel(title, ylabel, series, floor, ceiling))
             found.append(picture(figure, f"Learning curve: {title}", "" if found else caption))
     return found
 
 
-def _series(runs: Sequence[tuple[Run, str]], column: str) -> list[Series]:
+def learning_series(runs: Sequence[tuple[Run, str]], column: str) -> list[Series]:
+    """A column of the training curves of runs, one line a seed, in the colour of its run."""
     found = []
     for run, colour in runs:
         lines = [

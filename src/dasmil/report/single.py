@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dasmil.attribution.distance import told_distances
+from dasmil.models import MODELS
 from dasmil.report.advice import advice_section
 from dasmil.report.baselines import baselines_section
+from dasmil.report.covariates import covariates_section
 from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.page import Page, Section
 from dasmil.report.pictures import (
@@ -53,6 +55,7 @@ def run_page(run: Run) -> Page:
     sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
     judged = verdict(run)
     sections.insert(1 if explaining or scoring else 0, baselines_section(run, judged))
+    sections.insert(2 if explaining or scoring else 1, covariates_section(run))
     sections.insert(0, advice_section(run, judged))
     folds = folds_section(run, split)
     if folds:
@@ -91,10 +94,11 @@ def told_by(run: Run) -> list[str]:
     rows = [row for part in run.folds or [run] for seed in part.seeds.values() for row in seed.biases]
     options = (run.folds or [run])[0].options
     told = told_distances(rows, options, str(rows[0]["unit"] if rows else options.get("unit", "um")))
-    rules = sum(not seed.trained for seed in run.all_seeds)
+    lengths = run.model in MODELS and MODELS[run.model].learns_lengths
+    rules = sum(lengths and not (seed.trained and seed.distances) for seed in run.all_seeds)
     if rules:
         told.append(
-            f"{rules} of {plural(len(run.all_seeds), 'model')} stayed the simple rule that training bags confirm, of "
+            f"{rules} of {plural(len(run.all_seeds), 'model')} follow the simple rule that training bags confirm, of "
             "mean features or of the share of one type of instances: distance plays no part there."
         )
     return told
@@ -102,8 +106,13 @@ def told_by(run: Run) -> list[str]:
 
 def lead_sentence(run: Run) -> str:
     """What was run, in one sentence."""
-    train = run.data.get("splits", {}).get("train", {}).get("n")
-    bags = f"{plural(train, 'training bag')}" if train else "training bags"
+    counts = [part.data.get("splits", {}).get("train", {}).get("n") for part in run.folds or [run]]
+    known = sorted({count for count in counts if count})
+    bags = "training bags" if not known else plural(known[-1], "training bag")
+    if len(known) > 1:
+        bags = f"{known[0]} to {bags}"
+    if run.folds:
+        bags += " a fold"
     protocol = run.config["data"].get("protocol")
     on = run.dataset + (f" ({protocol} protocol)" if protocol else "")
     return f"{display_name(run.model)} on {on}: {seeds_text(run)}, {epochs_text(run)} over {bags}."

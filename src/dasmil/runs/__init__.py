@@ -1,6 +1,8 @@
 """The run directory: its one reader, its one writer, its schemas."""
 
+from dasmil.runs.answers import Answers
 from dasmil.runs.baselines import baseline_predictions, baseline_record, read_baselines, write_baselines
+from dasmil.runs.covariates import read_covariates, write_covariates
 from dasmil.runs.layout import (
     REPORT,
     find_model,
@@ -15,13 +17,25 @@ from dasmil.runs.layout import (
 from dasmil.runs.loading import load_model
 from dasmil.runs.predictions import Predictions
 from dasmil.runs.run import Run, Seed, origin_of, read_config, read_summary, seed_of
-from dasmil.runs.schema import BaselineScores, DataRecord, Origin, RunConfig, Scores, SeedStatus, Summary
+from dasmil.runs.schema import (
+    BaselineScores,
+    CovariateRecord,
+    CovariateScore,
+    DataRecord,
+    Origin,
+    RunConfig,
+    Scores,
+    SeedStatus,
+    Summary,
+)
 from dasmil.runs.speakers import Speaker, speaker_for, speakers
+from dasmil.runs.task_verdict import TaskVerdict, task_verdict
 from dasmil.runs.verdict import Verdict, verdict, verdict_of
 from dasmil.runs.writer import (
     RunWriter,
     check_kind,
     forget_folds,
+    keep_study,
     last_checkpoint,
     note_in_data,
     versions,
@@ -29,11 +43,11 @@ from dasmil.runs.writer import (
 )
 
 __all__ = [
-    "REPORT", "BaselineScores", "DataRecord", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores",
-    "Seed", "SeedStatus", "Speaker", "Summary", "Verdict", "baseline_predictions", "baseline_record", "check_kind",
-    "find_model", "fold_folder", "fold_folders", "forget_folds", "is_begun", "is_finished", "last_checkpoint",
-    "load_model", "model_files", "note_in_data", "origin_of", "read_baselines", "read_config", "read_summary",
-    "runs_below", "seed_models", "seed_of", "speaker_for", "speakers", "verdict", "verdict_of", "versions",
-    "write_baselines",
-    "write_fold_summary_file",
+    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "Origin", "Predictions",
+    "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus", "Speaker", "Summary", "TaskVerdict", "Verdict",
+    "baseline_predictions", "baseline_record", "check_kind", "find_model", "fold_folder", "fold_folders",
+    "forget_folds", "is_begun", "is_finished", "keep_study", "last_checkpoint", "load_model", "model_files",
+    "note_in_data", "origin_of", "read_baselines", "read_config", "read_covariates", "read_summary", "runs_below",
+    "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict", "verdict", "verdict_of", "versions",
+    "write_baselines", "write_covariates", "write_fold_summary_file",
 ]  # fmt: skip

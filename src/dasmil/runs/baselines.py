@@ -9,7 +9,7 @@ from typing import Any
 from dasmil.files import finite, write_json
 from dasmil.runs import layout
 from dasmil.runs.predictions import Predictions, read_predictions, write_predictions
-from dasmil.runs.run import read_record
+from dasmil.runs.records import read_record
 from dasmil.runs.schema import BaselineRecord, BaselineScores
 
 SCORES = "scores.json"

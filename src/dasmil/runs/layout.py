@@ -12,7 +12,9 @@ CONFIG, DATA, SUMMARY, VERSIONS = "config.json", "data.json", "summary.json", "v
 CHECKPOINT, CHECKPOINT_FACTS, REPORT = "checkpoint.safetensors", "checkpoint.json", "report.html"
 HISTORY, PREDICTIONS, STATUS = "metrics.csv", "predictions.csv", "status.json"
 ACCOUNTS = "accounts"
+STUDY = "study.toml"
 BASELINES = "baselines"
+COVARIATES = "covariates.json"
 
 
 def seed_folder(run: Path, seed: int) -> Path:

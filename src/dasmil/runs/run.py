@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,14 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.errors import DataError, InputError
-from dasmil.files import write_json
+from dasmil.files import read_csv, write_json
 from dasmil.models.storage import MODEL_FILE, read_model
 from dasmil.runs import layout
+from dasmil.runs.answers import Answers, read_answers
 from dasmil.runs.predictions import Predictions, read_history, read_predictions, stored_rows, write_predictions
-from dasmil.runs.schema import FORMAT, DataRecord, Origin, Record, RunConfig, SeedStatus, Summary, broken, checked
+from dasmil.runs.records import json_file, read_config, read_record, read_summary
+from dasmil.runs.schema import FORMAT, DataRecord, DistanceRow, Origin, RunConfig, SeedStatus, Summary, broken
+from dasmil.tasks import task_from
 
 if TYPE_CHECKING:
     from dasmil.models.base import MILModel
+    from dasmil.tasks import Task
 
 SPLIT_ORDER = ("test-large", "test", "val", "train")
 """The split whose result tells most is the first of these that was scored."""
@@ -67,6 +70,16 @@ class Seed:
         """Its predictions of every split."""
         return read_predictions(self.predictions_file)
 
+    @cached_property
+    def sets(self) -> dict[str, str]:
+        """The set of every bag that it has scored, whatever the task is."""
+        return {row["bag_id"]: row["split"] for row in read_csv(self.predictions_file) if "split" in row}
+
+    @cached_property
+    def answered(self) -> dict[str, Answers]:
+        """What it says about the bags of every split, where the task is no class."""
+        return read_answers(self.predictions_file)
+
     def predictions(self, split: str) -> Predictions:
         """What it says about the bags of a split."""
         if split not in self.scored:
@@ -76,7 +89,10 @@ class Seed:
     @property
     def trained(self) -> bool:
         """Whether it took a step; else it is a rule of mean features or of shares, which looks at no distance."""
-        return bool(self.history["epoch"][-1] > 0)
+        epochs = self.history["epoch"]
+        if not len(epochs):
+            raise broken(self.path / layout.HISTORY, "it has no epoch")
+        return bool(epochs[-1] > 0)
 
     @property
     def stuck(self) -> bool:
@@ -84,7 +100,7 @@ class Seed:
         return self.status.get("fitted") is False
 
     @property
-    def distances(self) -> list[dict[str, Any]]:
+    def distances(self) -> Sequence[DistanceRow]:
         """Rows of learned distances: layer, head, theta, beta, midpoint, width, unit; empty without."""
         return self.status.get("learned_distances") or []
 
@@ -161,6 +177,17 @@ class Run:
             if model.name != self.model:
                 raise DataError(f"{seed.model_file} holds a {model.name} model, but the run is of {self.model}")
         return models
+
+    @cached_property
+    def task(self) -> Task | None:
+        """What was asked of its bags, where it is no class."""
+        return task_from(self.config.get("task"))
+
+    def answers(self, split: str) -> list[Answers]:
+        """What every seed says about a split, where the task is no class; of folds, their bags put together."""
+        if self.seeds:
+            return [seed.answered[split] for seed in self.seeds.values() if split in seed.answered]
+        return [Answers.joined(parts) for parts in zip(*(fold.answers(split) for fold in self.folds))]
 
     @property
     def report(self) -> Path:
@@ -248,8 +275,10 @@ class Run:
         """As `per_seed`, but with the class at the run's threshold (of older runs at that of each seed)."""
         if not self.seeds:
             return [Predictions.joined(parts) for parts in zip(*(fold.decided(split) for fold in self.folds))]
-        found = []
-        for part, threshold in zip(self.per_seed(split), self.thresholds, strict=True):
+        found, parts = [], self.per_seed(split)
+        if len(parts) != len(self.thresholds):
+            raise broken(self.path, f"{len(parts)} of {len(self.thresholds)} seeds have predicted the split {split!r}")
+        for part, threshold in zip(parts, self.thresholds, strict=True):
             classes = part.probabilities >= threshold if part.probabilities.ndim == 1 else part.predictions
             found.append(replace(part, predictions=np.asarray(classes, dtype=np.int64)))
         return found
@@ -283,31 +312,10 @@ class Run:
         write_json(self.path / layout.SUMMARY, {**self.summary, "splits": {**known, **splits}})
 
 
-def read_config(folder: Path) -> RunConfig:
-    """config.json of a run (or of a fold), finished or not."""
-    config, file = _json(folder, layout.CONFIG), folder / layout.CONFIG
-    for section, name in (("model", "name"), ("training", None), ("data", None)):
-        part = config.get(section)
-        if not isinstance(part, dict) or (name and name not in part):
-            raise broken(file, f"it has no section {section!r} that says what was run")
-    if config.get("format") != FORMAT:
-        raise DataError(f"{file} does not describe a run of dasmil train")
-    return checked(RunConfig, config, file)
-
-
-def read_summary(folder: Path) -> Summary:
-    """summary.json of a run, of a fold, or of a cross-validation."""
-    summary = _json(folder, layout.SUMMARY)
-    splits = summary.get("splits")
-    if not isinstance(splits, dict) or not splits or not all({"n", "mean"} <= set(part) for part in splits.values()):
-        raise broken(folder / layout.SUMMARY, "it has no scored splits")
-    return checked(Summary, summary, folder / layout.SUMMARY)
-
-
 def origin_of(model_file: Path) -> Origin:
     """Where the bags of the run came from that a model file lies in (RUN/seed-0/...); empty if it lies in none."""
     folder = model_file.resolve().parent.parent
-    if not layout.is_begun(folder) or _json(folder, layout.CONFIG).get("format") != FORMAT:
+    if not layout.is_begun(folder) or json_file(folder, layout.CONFIG).get("format") != FORMAT:
         return {}
     return read_config(folder)["data"]
 
@@ -319,26 +327,9 @@ def seed_of(model_file: Path) -> Seed | None:
     return seed if seed.predictions_file.is_file() else None
 
 
-def read_record(schema: type[Record], folder: Path, name: str) -> Record:
-    """A JSON file of a run, checked."""
-    return checked(schema, _json(folder, name), folder / name)
-
-
-def _json(folder: Path, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads((folder / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise broken(folder, f"the file {name} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise broken(folder / name, f"it cannot be read ({error})") from None
-    if not isinstance(value, dict):
-        raise broken(folder / name, f"it holds a {type(value).__name__}, expected an object")
-    return value
-
-
 def _check_all_folds(folder: Path, begun: int) -> None:
     """The summary over folds is written when all are finished."""
-    expected = _json(folder, layout.SUMMARY).get("folds") if layout.is_finished(folder) else None
+    expected = json_file(folder, layout.SUMMARY).get("folds") if layout.is_finished(folder) else None
     if expected != begun:
         summary = f"its summary is of {expected}" if expected else "no summary of all"
         raise DataError(

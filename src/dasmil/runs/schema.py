@@ -47,6 +47,7 @@ class Origin(_Record):
     bags: NotRequired[str]
     set: NotRequired[str]
     classes: NotRequired[list[str] | None]
+    task: NotRequired[dict[str, Any] | None]
     split_seed: NotRequired[int]
     cohort: NotRequired[dict[str, Any]]
     scale: NotRequired[dict[str, list[float]]]
@@ -64,6 +65,7 @@ class RunConfig(_Record):
     model: ModelRecord
     data: Origin
     training: dict[str, Any]
+    task: NotRequired[dict[str, Any]]
     seeds: NotRequired[list[int]]
 
 
@@ -132,6 +134,7 @@ class Summary(_Record):
     unproven_seeds: NotRequired[list[int]]
     selection: str
     folds: NotRequired[int]
+    task: NotRequired[str]
 
 
 class Difference(_Record):
@@ -157,6 +160,55 @@ class BaselineRecord(_Record):
     baselines: dict[str, BaselineScores]
 
 
+class CovariateScore(_Record):
+    """A score with its 95 % interval."""
+
+    mean: Number
+    interval: list[Number]
+
+
+class CovariateRow(CovariateScore):
+    """A regression: what it sees, its score, and differences with the ends of their interval.
+
+    model_minus: the model minus it; model_adds: it minus the same regression without the model.
+    """
+
+    title: str
+    sees: str
+    model_minus: NotRequired[list[Number]]
+    model_adds: NotRequired[list[Number]]
+
+
+class CovariateRecord(_Record):
+    """covariates.json: regressions on what is known of patients beside the model, on the same bags."""
+
+    covariates: list[str]
+    metric: str
+    split: str
+    folds: int
+    bags: int
+    model: CovariateScore
+    rows: dict[str, CovariateRow]
+
+
+class AttemptRecord(_Record):
+    """One attempt of a seed: where it started, and which other starts it was preferred to."""
+
+    preferred_to: NotRequired[list[dict[str, Any]] | None]
+
+
+class DistanceRow(_Record):
+    """What one head learned of distance."""
+
+    layer: int
+    head: int
+    unit: str
+    theta: Number
+    beta: Number
+    midpoint: Number
+    width: Number
+
+
 class SeedStatus(_Record):
     """status.json of a seed: whether it fitted its training bags, its attempts, the distances it learned."""
 
@@ -169,8 +221,8 @@ class SeedStatus(_Record):
     epoch: NotRequired[int]
     restarts: NotRequired[int]
     attempt: NotRequired[int]
-    attempts: NotRequired[list[dict[str, Any]]]
-    learned_distances: NotRequired[list[dict[str, Any]] | None]
+    attempts: NotRequired[list[AttemptRecord]]
+    learned_distances: NotRequired[list[DistanceRow] | None]
     learned_biases: NotRequired[list[dict[str, Any]] | None]
 
 

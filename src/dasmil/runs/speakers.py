@@ -43,7 +43,7 @@ class Speaker:
         """The set of every bag that the model has scored."""
         if self.seed is None:
             return {}
-        return {bag_id: split for split, found in self.seed.scored.items() for bag_id in found.bag_ids}
+        return self.seed.sets
 
     def describe(self, bag_id: str) -> str:
         """ "fold 2, seed 0; this bag was in its test set"."""

@@ -13,6 +13,7 @@ from dasmil.runs.baselines import read_baselines
 from dasmil.runs.predictions import Predictions
 from dasmil.runs.run import Run
 from dasmil.runs.schema import BaselineScores, Scores
+from dasmil.runs.task_verdict import TaskVerdict, task_verdict
 from dasmil.stats import smallest_auroc
 from dasmil.vocabulary import model_title
 
@@ -157,12 +158,13 @@ def verdict(run: Run) -> Verdict:
     return Verdict(run, held_out[0] if held_out else None, read_baselines(run.path))
 
 
-def verdict_of(path: Path) -> Verdict | None:
+def verdict_of(path: Path) -> Verdict | TaskVerdict | None:
     """The verdict on the run that a folder or a model file belongs to; None for a lone file."""
     folder = path if path.is_dir() else path.resolve().parent.parent
     for candidate in (folder, folder.parent):
         try:
-            found = verdict(Run.read(candidate))
+            run = Run.read(candidate)
+            found = verdict(run) if run.task is None else task_verdict(run)
             assert found.text  # read what it needs now
         except (OSError, ValueError):
             continue

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from dasmil import __version__
 from dasmil.errors import DataError, InputError
-from dasmil.files import differences, finite, json_hash, write_json, write_tensors
+from dasmil.files import differences, finite, json_hash, write_json, write_tensors, write_text
 from dasmil.models.storage import MODEL_FILE
 from dasmil.runs import layout
 from dasmil.runs.predictions import stored_rows, write_history, write_predictions
-from dasmil.runs.run import read_config, read_record, read_summary
+from dasmil.runs.records import read_config, read_record, read_summary
 from dasmil.runs.schema import (
     FORMAT,
     FORMAT_VERSION,
@@ -187,6 +187,11 @@ def note_in_data(path: Path, **facts: Any) -> None:
     for folder in (path, *layout.fold_folders(path)):
         if (folder / layout.DATA).is_file():
             write_json(folder / layout.DATA, {**read_record(DataRecord, folder, layout.DATA), **facts})
+
+
+def keep_study(path: Path, text: str) -> None:
+    """The command that made a run directory, as the file that repeats it."""
+    write_text(path / layout.STUDY, text)
 
 
 def last_checkpoint(path: Path) -> tuple[Path, CheckpointFacts] | None:

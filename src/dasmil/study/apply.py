@@ -17,10 +17,12 @@ from dasmil.report import write_report
 from dasmil.runs import Run
 from dasmil.stats import probabilities, summarise
 from dasmil.study.baselines import baselines_again
+from dasmil.study.covariates import covariates_again
 from dasmil.study.held_out import run_sets
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import labelled_bags, unlabelled_bags
 from dasmil.study.spec import BagSpec
+from dasmil.study.task_apply import evaluate_task, predict_task
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.results import prediction_rows
@@ -52,14 +54,18 @@ def evaluate(
         if split:
             raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
         cohort = labelled_bags(bags, stored.origin, note)
-        left_out = {"left_out": cohort.report.unreadable} if cohort.report.unreadable else {}
+        left_out: dict[str, Any] = {"left_out": cohort.report.unreadable} if cohort.report.unreadable else {}
+        if cohort.joined and cohort.report.incomplete:
+            left_out["incomplete"] = cohort.report.incomplete
         return {**evaluate_run(stored, {"bags": cohort}), **left_out}
     sets = run_sets(stored.origin, split, mnist_dir, stored.path, note)
     own = "cohort" in stored.origin
     summary = evaluate_run(Run.read(stored.path), sets, keep=own)
     if own:
-        if not stored.folds:
+        if not stored.folds and stored.task is None:
             baselines_again(stored.path, sets)
+        if not stored.folds:
+            covariates_again(stored.path, note)
         write_report(stored.path)
     return summary
 
@@ -77,7 +83,7 @@ def predict(
     be read are rows without a probability; then every row has a "problem", empty where there is none.
     """
     stored = run if isinstance(run, Run) else Run.read(run)
-    if stored.decision is None and stored.classes == 2:
+    if stored.decision is None and stored.classes == 2 and stored.task is None:
         note(
             f"This run is older than the one threshold of a run: classes are given at 0.5 as it did (its report "
             f"decides at {stored.threshold:.3f})"
@@ -108,9 +114,11 @@ def predict_run(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:
     classes have names), probability_sd (standard deviation over the models; None of one), logit (mean over the models;
     of several classes one each), and the probability of every class that has a name.
     """
+    if run.task is not None:
+        return predict_task(run, bags)
     models = run.models()
     feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
-    _check_fits(models[0], feed.facts)
+    check_fits(models[0], feed.facts)
     logits = model_logits(models, feed)
     scored = probabilities(logits, models[0].n_classes)
     names = run.origin.get("classes")
@@ -147,6 +155,8 @@ def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = Fa
     keep: also put scores and predictions into the run directory (not of a cross-validation, whose folds have their
     own sets of that name).
     """
+    if run.task is not None:
+        return evaluate_task(run, sets, keep=keep)
     models = run.models()
     summary = run.summary
     old = run.decision is None
@@ -155,7 +165,7 @@ def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = Fa
     splits, described, rows = {}, {}, [[] for _ in models]
     for name, bags in sets.items():
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name)
-        _check_fits(models[0], feed.facts)
+        check_fits(models[0], feed.facts)
         logits = model_logits(models, feed)
         scored = probabilities(logits, models[0].n_classes)
         splits[name] = summarise(
@@ -179,7 +189,8 @@ def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = Fa
     }
 
 
-def _check_fits(model: MILModel, facts: Facts) -> None:
+def check_fits(model: MILModel, facts: Facts) -> None:
+    """Refuse bags whose features or unit are not those of a model."""
     if model.encoder.in_shape != facts.feature_shape:
         raise InputError(
             f"the bags have features of shape {facts.feature_shape} per instance, but the run's {model.name} was made "

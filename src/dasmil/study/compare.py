@@ -1,9 +1,9 @@
-"""A fair comparison: models on the same splits with the same settings, paired differences, and who uses space."""
+"""A fair comparison: models on the same splits with the same choice of settings, paired differences, who uses space."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +20,35 @@ from dasmil.stats.compared import Compared, ScoredPart, SpaceScore, compare_scor
 from dasmil.study.data import StudyData
 from dasmil.study.notes import Note, silent
 from dasmil.study.progress import Watch, unseen
+from dasmil.study.search import search_study
 from dasmil.study.settings import gather_settings
 from dasmil.study.spec import CohortSpec
 from dasmil.study.training import train_study
+from dasmil.study.trials import Question
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
     from dasmil.types import Bag
 
 DEFAULT_MODELS = ("das-mil", "sa", "ab-mil", "clam-sb", "mean-pool")
+GRID: Mapping[str, Sequence[Any]] = {"lr": (2e-4, 1e-3, 5e-3)}
+"""Among these every fold of every model chooses: the learning rates of CLAM's recipe, of the paper, and of das-mil."""
 RECORD, PAGE = "comparison.json", "report.html"
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: sentence (the answer), compared (scores and differences), runs by name, folder of the files."""
+    """What came out: sentence (the answer), compared (scores and differences), runs by name, folder of the files.
+
+    chosen: of each model the settings that its folds chose; empty where none were chosen.
+    """
 
     sentence: str
     compared: Compared
     runs: Mapping[str, Run]
     folder: Path
+    chosen: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def report(self) -> Path:
@@ -63,6 +71,7 @@ def compare(
     seeds: int = 1,
     split_seed: int = 0,
     recipe: str | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = GRID,
     space_test: bool = False,
     engine: EngineOptions | None = None,
     note: Note = silent,
@@ -73,9 +82,11 @@ def compare(
 
     Example: ``found = dasmil.compare(dasmil.CohortSpec(bags="features", labels="labels.csv"), out="runs/compared")``
 
-    data: a cohort, on which each of ``models`` is cross-validated on the same folds with the same settings below
-    ``out`` (what is finished there is not trained again), or folders of runs on the same bags. space_test: score every
-    model again with shuffled coordinates and with shuffled rows. settings: of training, for all models alike.
+    data: a cohort, on which each of ``models`` is cross-validated on the same folds below ``out`` (what is finished
+    there is not trained again), or folders of runs on the same bags. grid: the values of settings among which each fold
+    of each model chooses by the loss on its validation bags, so that all have the same number of trials; None, or a
+    setting that is given: the same for all. space_test: score every model again with shuffled coordinates and with
+    shuffled rows. settings: of training, for all models alike.
     """
     folder = Path(out)
     if not isinstance(data, CohortSpec):
@@ -83,33 +94,39 @@ def compare(
     if len(set(models)) < max(2, len(models)):
         raise InputError(f"models are {', '.join(models)}: expected two or more different ones")
     source = StudyData(cohort=data, folds=folds, split_seed=split_seed, recipe=recipe)
-    runs = []
     for name in models:
         if name not in MODELS:
             raise unknown_name("model", name, MODELS)
+    open_settings = {name: list(values) for name, values in (grid or {}).items() if name not in settings}
+    runs, chosen = [], {}
     for name in models:
-        chosen = gather_settings(name, recipe, None, settings, {}, source.preset)
-        own = folder / name
         note(f"{name}:")
-        resume = is_begun(own) or bool(fold_folders(own))
-        runs.append(
-            train_study(
-                source,
-                name,
-                own,
-                chosen,
-                seeds=seeds,
-                baselines=False,
-                engine=engine,
-                resume=resume,
-                note=note,
-                watch=watch,
+        given = gather_settings(name, recipe, None, settings, {}, source.preset)
+        if open_settings:
+            question = Question(name, 1, "loss", given.training, given.options, given.preset)
+            found = search_study(
+                source, question, open_settings, folder / name, seeds, engine, note, watch, baselines=False
             )
-        )
-    return compare_runs(runs, folder, space_test=space_test, note=note)
+            runs.append(found.run)
+            chosen[name] = [part["chosen"] for part in found.rounds]
+            continue
+        resume = is_begun(folder / name) or bool(fold_folders(folder / name))
+        run = train_study(
+            source, name, folder / name, given, seeds=seeds, baselines=False, engine=engine, resume=resume, note=note,
+            watch=watch,
+        )  # fmt: skip
+        runs.append(run)
+    return compare_runs(runs, folder, space_test=space_test, chosen=chosen, note=note)
 
 
-def compare_runs(runs: Sequence[Run], out: Path, *, space_test: bool = False, note: Note = silent) -> Comparison:
+def compare_runs(
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    space_test: bool = False,
+    chosen: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    note: Note = silent,
+) -> Comparison:
     """Compare runs that scored the same bags, and write the page, the tables and the record to a folder."""
     named = _names(runs)
     split = next((s for s in runs[0].splits if s != "train" and all(s in run.splits for run in runs)), None)
@@ -119,7 +136,7 @@ def compare_runs(runs: Sequence[Run], out: Path, *, space_test: bool = False, no
     found = compare_scores(scored, seed=SEED)
     if space_test:
         found = replace(found, space=[_space(name, run, scored[name], split, note) for name, run in named.items()])
-    comparison = Comparison(answer(found), found, named, out)
+    comparison = Comparison(answer(found), found, named, out, chosen or {})
     _write(comparison, split)
     return comparison
 
@@ -212,7 +229,10 @@ def _write(comparison: Comparison, split: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     record = {"sentence": comparison.sentence, "split": split, **asdict(comparison.compared)}
     record["runs"] = {name: str(run.path) for name, run in comparison.runs.items()}
+    record["chosen"] = dict(comparison.chosen)
     write_json(out / RECORD, record)
     for kind, suffix in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
         write_text(out / f"table.{suffix}", comparison.table(kind))
-    write_compared(comparison.compared, comparison.sentence, comparison.runs, split, out / PAGE)
+    write_compared(
+        comparison.compared, comparison.sentence, comparison.runs, split, out / PAGE, chosen=comparison.chosen
+    )

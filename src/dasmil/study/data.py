@@ -31,7 +31,7 @@ class StudyData:
     data: str | None = None
     protocol: str = "clean"
     mnist_dir: Path | None = None
-    cohort: CohortSpec = field(default_factory=CohortSpec)
+    cohort: CohortSpec = field(default_factory=lambda: CohortSpec())
     folds: int | None = None
     split_seed: int = 0
     open_test: bool = False

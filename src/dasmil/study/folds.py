@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dasmil.runs import Predictions, Run, fold_folder, write_fold_summary_file
 from dasmil.stats import METRICS, calibration_curve, mean_interval
+from dasmil.study.task_folds import write_task_summary
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ def write_fold_summary(path: Path, folds: int) -> dict[str, Any]:
     Folds share their training bags: these are counted once and have no interval.
     """
     runs = [Run.read(fold_folder(path, k)) for k in range(folds)]
+    if runs[0].task is not None:
+        return write_task_summary(path, runs)
     summaries = [run.summary for run in runs]
     splits = {
         name: over_folds(

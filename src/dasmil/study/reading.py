@@ -13,6 +13,7 @@ from dasmil.study.data import CAMELYON16, built_in_split
 from dasmil.study.notes import Note, silent
 from dasmil.study.scale import check_scale
 from dasmil.study.spec import BagSpec, CohortSpec, cohort_lines
+from dasmil.tasks import task_from
 
 if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 # What another cohort shares with the one a run was trained on; its files, labels and scale are its own.
 _ALIKE = (
     "slide_column", "label_column", "patient_column", "per_patient", "max_instances", "bag_column", "x_column",
-    "y_column", "one_hot", "feature_columns", "unit",
+    "y_column", "one_hot", "feature_columns", "unit", "task", "time_column", "event_column", "time_unit", "survival",
+    "time_bins", "times", "target_columns", "number_loss",
 )  # fmt: skip
 
 
@@ -41,7 +43,10 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, 
         )
     spec = replace(BagSpec.from_record(kept), **other.given())
     spec, asked = (replace(spec, per_patient=False), spec.per_patient) if alone else (spec, False)
-    cohort = spec.load(categories=data.get("cohort", {}).get("categories"), classes=classes, read_all=read_all)
+    known = task_from(data.get("task"))
+    cohort = spec.load(
+        categories=data.get("cohort", {}).get("categories"), classes=classes, read_all=read_all, task=known
+    )
     check_scale(data, cohort.report.sizes)
     if asked:
         cohort = cohort.by_patient(labelled=False)
@@ -76,7 +81,8 @@ def run_cohort(data: Mapping[str, Any]) -> Cohort:
         assert spec.labels is not None
         labels = camelyon16_labels(spec.bags, spec.labels).rows
     # The classes as the run numbered them: rows that were added to the table since must not renumber them.
-    return spec.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"))
+    known = task_from(data.get("task"))
+    return spec.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"), task=known)
 
 
 def built_in_set(protocol: str, split: str) -> tuple[str, str]:
@@ -121,7 +127,8 @@ def unlabelled_bags(
     """Feature files, or a table of cells; with what a run notes about its data they are read as its own were."""
     from dasmil.data.tables import is_table
 
-    if bags.bags is not None and is_table(bags.bags) and "bag_column" not in (data or {}).get("cohort", {}):
+    known = (data or {}).get("cohort", {}).keys() & {"bag_column", "categories"}
+    if bags.bags is not None and is_table(bags.bags) and not known:
         whose = "a model file does not say" if data is None else "this run does not say, because it had no such table,"
         raise InputError(
             f"{bags.bags} is a table of cells, and {whose} which of its columns are what: "

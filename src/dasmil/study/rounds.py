@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dasmil.data.splits import TEST_SHARE, VAL_SHARE
 from dasmil.errors import InputError
@@ -15,6 +17,7 @@ from dasmil.study.spec import CohortSpec, cohort_lines
 if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
     from dasmil.data.labels import LabelRow
+    from dasmil.tasks import Task
     from dasmil.types import Bag
 
 
@@ -51,17 +54,23 @@ def cohort_rounds(
     cohort = spec.load(labels, read_all=True)
     for line in cohort_lines(cohort, "as given" if spec.positive or spec.classes else ""):
         note(line)
-    check_trainable(cohort.report)
+    if cohort.task is None:
+        check_trainable(cohort.report)
+    asked = {"classes": list(cohort.classes)} if cohort.task is None else {"task": cohort.task.record()}
     record = {
-        "bags": str(spec.bags), "classes": list(cohort.classes), "split_seed": split_seed,
+        "bags": str(spec.bags), **asked, "split_seed": split_seed,
         "cohort": {**spec.as_record(), **_categories(cohort)}, "scale": noted(cohort.report.sizes.values()),
         **cohort_words(cohort),
     }  # fmt: skip
+    if spec.covariates:  # columns that are missing or contradict each other stop before hours of training
+        spec.further(spec.covariate_names, "--covariates").of(cohort)
+    sites = _sites(spec, cohort, note)
     if folds is not None:
-        return fold_rounds(cohort, folds, split_seed, record, note)
-    parts = assign_splits(cohort, split_seed)
+        return fold_rounds(cohort, folds, split_seed, record, note, sites)
+    parts = assign_splits(cohort, split_seed, sites)
     test = cohort.subset(parts.get("test", []))
-    note(_split_text(parts, cohort.splits, locked=bool(len(test)) and not open_test))
+    locked = bool(len(test)) and not open_test
+    note(_split_text(parts, cohort.splits, locked=locked, by="patient" if sites is None else "site"))
     _warn_of_one_class(cohort, parts, note)
     record["held_out"] = {"test": test.bag_ids}
     record["test_set"] = f"{len(test)} bags, locked" if len(test) else "none"
@@ -72,10 +81,18 @@ def cohort_rounds(
     return [Round(cohort.subset(parts["train"]), cohort.subset(parts["val"]), tests, record, counted)]
 
 
-def bag_rounds(bags: Sequence[Bag], folds: int, split_seed: int = 0, note: Note = silent) -> list[Round]:
-    """Folds by patient of labelled bags in memory."""
+def bag_rounds(
+    bags: Sequence[Bag], folds: int, split_seed: int = 0, note: Note = silent, task: Task | str | None = None
+) -> list[Round]:
+    """Folds by patient of labelled bags in memory; task: what is asked of them, where it is no class."""
     from dasmil.data.cohort import Cohort, load_cohort
+    from dasmil.tasks import resolve_task
 
+    asked = resolve_task(task, bags)
+    if asked is not None and not isinstance(bags, Cohort):
+        values = np.array([asked.values_of(bag) for bag in bags])
+        strata = asked.strata(values).tolist()
+        bags = load_cohort([replace(bag, label=k) for bag, k in zip(bags, strata, strict=True)], task=asked)
     cohort = bags if isinstance(bags, Cohort) else load_cohort(list(bags))
     if None in cohort.labels:
         missing = cohort.bag_ids[cohort.labels.index(None)]
@@ -83,8 +100,18 @@ def bag_rounds(bags: Sequence[Bag], folds: int, split_seed: int = 0, note: Note 
     return fold_rounds(cohort, folds, split_seed, {"split_seed": split_seed, **cohort_words(cohort)}, note)
 
 
-def fold_rounds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any], note: Note = silent) -> list[Round]:
-    """One round per fold, by patient and stratified by class; test bags of the label table stay apart from all."""
+def fold_rounds(
+    cohort: Cohort,
+    folds: int,
+    seed: int,
+    record: dict[str, Any],
+    note: Note = silent,
+    sites: Sequence[str] | None = None,
+) -> list[Round]:
+    """One round per fold, by patient and stratified by class; test bags of the label table stay apart from all.
+
+    sites: of every bag, where these and not patients stay together.
+    """
     from dasmil.data.splits import make_folds
 
     locked = cohort.splits.get("test", [])
@@ -96,36 +123,53 @@ def fold_rounds(cohort: Cohort, folds: int, seed: int, record: dict[str, Any], n
         note(f"{len(locked)} test slides stay locked; cross-validation uses the other {len(used)}")
         _warn_of_one_class(cohort, {"test": locked}, note)
     record["folds"] = folds
-    made = make_folds(part.patients, part.labels, folds, seed)
+    owners, what = (part.patients, "patient") if sites is None else ([sites[i] for i in used], "site")
+    made = make_folds(owners, part.labels, folds, seed, what=what)
     sizes = {name: sorted(len(getattr(f, name)) for f in made) for name in ("train", "val", "test")}
     train, val, test = (f"{n[0]}" if n[0] == n[-1] else f"{n[0]} to {n[-1]}" for n in sizes.values())
-    note(f"{folds} folds by patient: each trains on {train} bags, validates on {val} of the rest and tests {test}")
+    note(f"{folds} folds by {what}: each trains on {train} bags, validates on {val} of the rest and tests {test}")
     return [
         Round(part.subset(f.train), part.subset(f.val), {"test": part.subset(f.test)}, {**record, "fold": number})
         for number, f in enumerate(made)
     ]
 
 
-def assign_splits(cohort: Cohort, seed: int) -> dict[str, list[int]]:
-    """Bag numbers of train, val and test; what the label table leaves open is drawn by patient, stratified."""
+def assign_splits(cohort: Cohort, seed: int, sites: Sequence[str] | None = None) -> dict[str, list[int]]:
+    """Bag numbers of train, val and test; what the table leaves open is drawn by patient (or site), stratified."""
     from dasmil.data.splits import split_patients
 
     parts = cohort.splits
+    owners, what = (cohort.patients, "patient") if sites is None else (sites, "site")
     if not parts:
         shares = {"train": 1 - VAL_SHARE - TEST_SHARE, "val": VAL_SHARE, "test": TEST_SHARE}
-        return split_patients(cohort.patients, cohort.labels, shares, seed)
+        return split_patients(owners, cohort.labels, shares, seed, what=what)
     if "train" not in parts:
         raise InputError(f"the split column has {', '.join(parts)} but no slide for train")
     if "val" not in parts:
         train = parts["train"]
         drawn = split_patients(
-            [cohort.patients[i] for i in train],
+            [owners[i] for i in train],
             [cohort.labels[i] for i in train],
             {"train": 1 - VAL_SHARE, "val": VAL_SHARE},
             seed,
+            what=what,
         )
         parts = {**parts, **{name: [train[i] for i in members] for name, members in drawn.items()}}
     return parts
+
+
+def _sites(spec: CohortSpec, cohort: Cohort, note: Note) -> list[str] | None:
+    """The site of every bag where splits keep sites together; None where they go by patient."""
+    if spec.site_column is None:
+        return None
+    from dasmil.data.columns import complete_column
+    from dasmil.data.sites import check_site_splits, site_groups
+
+    known = spec.further([spec.site_column], "--site-column")
+    groups = site_groups(cohort.patients, complete_column(known, cohort, spec.site_column, "--site-column"))
+    check_site_splits(cohort.splits, groups)
+    note(f"{len(set(groups))} sites in the column {spec.site_column}: each stays on one side of every split")
+    return groups
 
 
 def cohort_words(cohort: Cohort) -> dict[str, str]:
@@ -139,17 +183,21 @@ def cohort_words(cohort: Cohort) -> dict[str, str]:
     return found | {"positions": cohort.positions}
 
 
-def _split_text(parts: Mapping[str, Sequence[int]], table: Mapping[str, Sequence[int]], *, locked: bool) -> str:
+def _split_text(
+    parts: Mapping[str, Sequence[int]], table: Mapping[str, Sequence[int]], *, locked: bool, by: str
+) -> str:
     text = ", ".join(f"{name} {len(members)}" for name, members in parts.items())
     note = "; the test set stays locked until `dasmil evaluate`" if locked else ""
-    drawn = "" if "val" in table else ", val drawn from train by patient"
-    how = f"Split as the table says{drawn}" if table else "Split by patient"
+    drawn = "" if "val" in table else f", val drawn from train by {by}"
+    how = f"Split as the table says{drawn}" if table else f"Split by {by}"
     return f"{how}: {text}{note}"
 
 
 def _warn_of_one_class(cohort: Cohort, parts: Mapping[str, Sequence[int]], note: Note) -> None:
     from dasmil.data.match import one_class_parts
 
+    if cohort.task is not None:
+        return
     labels = cohort.labels
     for line in one_class_parts({name: [labels[i] for i in part] for name, part in parts.items()}, cohort.classes):
         note(f"Warning: {line}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def search(
     folds: int | None = None,
     seeds: int = 1,
     search_seeds: int = 1,
-    metric: Metric = "auroc",
+    metric: Metric | None = None,
     split_seed: int = 0,
     recipe: str | None = None,
     preset: str | None = None,
@@ -59,9 +59,9 @@ def search(
 
     Example: ``dasmil.search(spec, "das-mil", {"lr": [1e-2, 1e-3]}, out="runs/search", folds=5)``
 
-    grid: values of settings of training or options of the model. With folds the search is nested: each fold chooses
-    by its own validation bags. Trials are kept in a journal in ``out`` and are not trained again. The rest is as in
-    `train_cohort`.
+    grid: values of settings of training or options of the model; metric: None is the task's own, of classes the AUROC.
+    With folds the search is nested: each fold chooses by its own validation bags. Trials are kept in a journal in
+    ``out`` and are not trained again. The rest is as in `train_cohort`.
     """
     how: dict[str, Any] = {"recipe": recipe, "folds": folds, "split_seed": split_seed}
     spec = StudyData(cohort=data, **how) if isinstance(data, CohortSpec) else StudyData(data=data, **how)
@@ -79,6 +79,7 @@ def search_study(
     engine: EngineOptions | None = None,
     note: Note = silent,
     watch: Watch = unseen,
+    baselines: bool = True,
 ) -> SearchOutcome:
     """The search over all rounds of a source: in this process, or its parts on an engine."""
     if seeds < 1:
@@ -86,6 +87,9 @@ def search_study(
     rounds, source = spec.rounds(note), spec.as_record()
     folders = [out / name for name in _run_names(len(rounds))]
     _check_folders(out, folders)
+    if question.metric is None:
+        task = getattr(rounds[0].train, "task", None)
+        question = replace(question, metric="auroc" if task is None else task.main)
     for part in rounds:
         if part.val is None or not len(part.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
@@ -116,7 +120,7 @@ def search_study(
         _train_final(question.model, rounds, final, seeds, watch)
     else:
         train_on_engine(final, rounds, source, question.model, out, seeds=seeds, engine=engine, watch=watch)
-    run = finish(out, rounds, folder=folders[0] if len(rounds) == 1 else None, note=note)
+    run = finish(out, rounds, folder=folders[0] if len(rounds) == 1 else None, baselines=baselines, note=note)
     return SearchOutcome(run, record)
 
 
@@ -180,7 +184,7 @@ def _remove_earlier(out: Path, marks: Mapping[str, str], note: Note) -> None:
             note(f"Replaced: {out / name}, of an earlier search with other settings or bags")
 
 
-def _tie_text(title: str, tied: Sequence[Mapping[str, Any]], of: int, metric: str) -> str:
+def _tie_text(title: str, tied: Sequence[Mapping[str, Any]], of: int, metric: str | None) -> str:
     """That validation bags could not choose, and between what."""
     settings = [" ".join(f"{name}={value}" for name, value in one.items()) for one in tied[:SHOWN_TIES]]
     more = f"; and {len(tied) - SHOWN_TIES} more" if len(tied) > SHOWN_TIES else ""
@@ -190,11 +194,11 @@ def _tie_text(title: str, tied: Sequence[Mapping[str, Any]], of: int, metric: st
     )
 
 
-def _trial_text(title: str, trial: Trial, metric: str) -> str:
+def _trial_text(title: str, trial: Trial, metric: str | None) -> str:
     settings = " ".join(f"{name}={value}" for name, value in trial.settings.items())
     return f"{title}  {settings}  val {metric} {_value(trial, metric):.4f}"
 
 
-def _value(trial: Trial, metric: str) -> float:
+def _value(trial: Trial, metric: str | None) -> float:
     """The metric itself: scores are larger for better trials, so that of a loss is its negative."""
     return -trial.score if metric == "loss" else trial.score

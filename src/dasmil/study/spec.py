@@ -9,8 +9,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
+    from dasmil.data.columns import FurtherColumns
     from dasmil.data.labels import LabelRow
+    from dasmil.data.scale import Scales
+    from dasmil.data.targets import Request
+    from dasmil.tasks import Task
     from dasmil.types import Bag
+
+    class PathText:
+        """A path that may be given as text: a type checker lets both in and sees a Path."""
+
+        def __get__(self, instance: object, owner: object = None) -> Path | None: ...
+
+        def __set__(self, instance: object, value: str | Path | None) -> None: ...
+
+    NO_PATH = PathText()
+else:
+    PathText, NO_PATH = Path | None, None
 
 PATHS = ("bags", "labels", "slide_table", "scale_table")
 
@@ -22,10 +37,10 @@ class BagSpec:
     Parameters
     ----------
     bags
-        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto or slideflow, told apart automatically), or one
-        table of cells (.csv, .parquet, .h5ad).
+        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow or slide2vec, told apart
+        automatically), or cells: a table (.csv, .parquet, .h5ad), or a folder of files (QuPath, GeoJSON, Xenium, zarr).
     labels
-        CSV with slide, label, and optionally patient and split; also CLAM's and STAMP's tables.
+        Table (CSV, Excel, Parquet) with slide, label, and optionally patient and split; also CLAM's and STAMP's.
     slide_table
         STAMP's slide table (patient, file name), when --labels is its table of patients; without labels, which slides
         belong to which patient.
@@ -44,6 +59,27 @@ class BagSpec:
         Edge of a tile in micrometres, where the files do not say.
     scale_table
         CSV with slide and any of mpp, tile_um, width_px, height_px, for slides that differ.
+    task
+        classification (the label column), survival (--time-column, --event-column), regression or multilabel
+        (--target-columns). Default: what the given columns say.
+    time_column
+        Survival: the column with the time until the event, or until the slide's patient was last seen.
+    event_column
+        Survival: the column that says whether the event was seen: 1 or 0, true or false, dead or alive.
+    time_unit
+        What times (or the number of a regression) count, as the report calls it: days, months.
+    survival
+        Survival: hazards (bins of time, one output each) or cox (one log-risk).
+    time_bins
+        Survival: how many bins the event times of the training slides are cut into (4).
+    times
+        Survival: times at which AUROC and calibration are given, separated by commas. Default: three that split the
+        events of the table in quarters.
+    target_columns
+        Regression: the column with the number. Several targets: columns separated by commas; a column of words or of
+        at most 10 different values is classes, else a number, unless name:classes or name:number says so.
+    number_loss
+        Regression: huber or squared.
     per_patient
         One bag per patient: its slides become sections, between which there is no distance.
     max_instances
@@ -61,19 +97,28 @@ class BagSpec:
     feature_columns
         In a table of cells: columns of numbers to use as features, separated by commas.
     unit
-        In a table of cells: what positions count, um or px (px needs --mpp).
+        In a table of cells that does not say it itself: what positions count, um or px (px needs --mpp).
     """
 
-    bags: Path | None = None
-    labels: Path | None = None
-    slide_table: Path | None = None
+    bags: PathText = NO_PATH
+    labels: PathText = NO_PATH
+    slide_table: PathText = NO_PATH
     slide_column: str | None = None
     label_column: str | None = None
     patient_column: str | None = None
     classes: str | None = None
     mpp: str | None = None
     tile_um: float | None = None
-    scale_table: Path | None = None
+    scale_table: PathText = NO_PATH
+    task: str | None = None
+    time_column: str | None = None
+    event_column: str | None = None
+    time_unit: str | None = None
+    survival: str | None = None
+    time_bins: int | None = None
+    times: str | None = None
+    target_columns: str | None = None
+    number_loss: str | None = None
     per_patient: bool = False
     max_instances: int | None = None
     strict: bool = False
@@ -112,6 +157,29 @@ class BagSpec:
             return None
         return read_labels(self.labels, slide_table=self.slide_table, classes=classes or (), **self._columns())
 
+    def asked(self) -> Request | None:
+        """The task that columns and options name; None for classification."""
+        from dasmil.data.targets import Request
+        from dasmil.errors import InputError
+
+        asked = Request.of(
+            self.task, self.time_column, self.event_column, self.target_columns, unit=self.time_unit,
+            method=self.survival, bins=self.time_bins, loss=self.number_loss, times=self.times,
+        )  # fmt: skip
+        if asked is not None and (self.label_column is not None or self.classes is not None):
+            raise InputError(f"--label-column and --classes are for classification, the task is {asked.kind}")
+        return asked
+
+    def read_task(self, known: Task | None = None) -> tuple[list[LabelRow] | None, Task | None]:
+        """The rows of the label table with the values of the task, and the task; known: that of a run."""
+        from dasmil.data.targets import read_task_labels
+
+        asked = self.asked()
+        if asked is None or self.labels is None:
+            return None, None if asked is None else known
+        columns = {name: value for name, value in self._columns().items() if name != "label_column"}
+        return read_task_labels(self.labels, asked, known, slide_table=self.slide_table, **columns)
+
     def _columns(self) -> dict[str, str | None]:
         return {
             "slide_column": self.slide_column, "label_column": self.label_column,
@@ -127,11 +195,12 @@ class BagSpec:
         categories: list[str] | None = None,
         classes: Sequence[str] | None = None,
         read_all: bool = False,
+        task: Task | None = None,
     ) -> Cohort:
         """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells.
 
         classes: those of a run in their order, in place of --classes. read_all: also leave out slides with NaN
-        features, for which every file is read once.
+        features, for which every file is read once. task: that of a run, where it is known.
         """
         from dasmil.data.cohort import load_cohort
         from dasmil.data.labels import read_patients
@@ -143,35 +212,33 @@ class BagSpec:
         order = self._class_order() if classes is None else {}
         if classes is None and self.classes is not None:
             classes = [name.strip() for name in self.classes.split(",")]
-        rows = labels if labels is not None else self.read_labels(classes)
+        rows, task = self.read_task(task) if labels is None else (labels, None)
+        if rows is None and task is None:
+            rows = self.read_labels(classes)
         options: dict[str, Any] = {
             "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,
-            "strict": self.strict, **order,
+            "strict": self.strict, "task": task, **order,
         }  # fmt: skip
         if rows is None and self.slide_table is not None:
             options["patients"] = read_patients(self.slide_table, self.slide_column, self.patient_column)
         from dasmil.data.tables import is_table
 
-        if is_table(self.bags):
-            return load_cohort(self._read_table(categories), rows, **options)
         scales = read_scales(self.mpp, self.tile_um, self.scale_table)
+        if is_table(self.bags):
+            return load_cohort(self._read_table(scales, categories), rows, **options)
         return load_cohort(self.bags, rows, scales=scales, read_all=read_all, **options)
 
-    def _read_table(self, categories: list[str] | None) -> list[Bag]:
+    def _read_table(self, scales: Scales, categories: list[str] | None) -> list[Bag]:
         from dasmil.data.tables import read_table
         from dasmil.errors import InputError
 
-        if self.bag_column is None or self.unit is None:
-            raise InputError(f"{self.bags} is a table of cells: name its bag column with --bag-column and the --unit")
         assert self.bags is not None
-        try:
-            um = None if self.mpp is None else float(self.mpp)
-        except ValueError:
-            raise InputError(f"mpp is {self.mpp!r}, expected the micrometres of one pixel") from None
+        if scales.default.nominal:
+            raise InputError(f"mpp is {self.mpp!r}, expected the micrometres of one pixel")
         columns = None if self.feature_columns is None else [c.strip() for c in self.feature_columns.split(",")]
         return read_table(
-            self.bags, bag=self.bag_column, unit=self.unit, x=self.x_column or "x", y=self.y_column or "y",
-            features=columns, one_hot=self.one_hot, um_per_unit=um, categories=categories,
+            self.bags, bag=self.bag_column, unit=self.unit, x=self.x_column, y=self.y_column, features=columns,
+            one_hot=self.one_hot, um_per_unit=scales.default.mpp, scales=scales, categories=categories,
         )  # fmt: skip
 
 
@@ -186,16 +253,45 @@ class CohortSpec(BagSpec):
         number or the later in the alphabet.
     split_column
         Name of the column with train, val or test.
+    site_column
+        Name of the column with the site (hospital, scanner) of a slide: splits and folds then keep every site on one
+        side.
+    covariates
+        Columns of the label table, separated by commas (age,stage,gender): the report then has regressions on them
+        beside the model, alone and together with it.
     """
 
     positive: str | None = None
     split_column: str | None = None
+    site_column: str | None = None
+    covariates: str | None = None
+
+    @property
+    def covariate_names(self) -> list[str]:
+        """The columns that ``covariates`` names."""
+        return [name for part in (self.covariates or "").split(",") if (name := part.strip())]
+
+    def further(self, names: Sequence[str], option: str) -> FurtherColumns:
+        """Further columns of the label table; option: what named them."""
+        from dasmil.data.columns import read_columns
+        from dasmil.errors import InputError
+
+        if self.labels is None:
+            raise InputError(f"{option} names columns of a label table: give --labels too")
+        return read_columns(
+            self.labels, names, slide_table=self.slide_table, slide_column=self.slide_column,
+            patient_column=self.patient_column, option=option,
+        )  # fmt: skip
 
     def _class_order(self) -> dict[str, Any]:
         from dasmil.errors import InputError
 
         if self.positive is not None and self.classes is not None:
             raise InputError("--positive and --classes both order the classes: give one of them")
+        if self.asked() is not None:
+            if self.positive is not None:
+                raise InputError("--positive is for classification: leave it out")
+            return {}
         return {"positive": self.positive}
 
     def _columns(self) -> dict[str, str | None]:
@@ -209,6 +305,8 @@ def cohort_lines(cohort: Cohort, given: str = "") -> list[str]:
     lines = cohort.report.lines()
     if len(cohort):
         lines.append(f"Positions read as {cohort.positions}")
+    if cohort.task is not None:
+        return [*lines, cohort.task.text]
     if cohort.classes:
         lines.append("Classes: " + ", ".join(f"{i} = {name}" for i, name in enumerate(cohort.classes)))
     if positive := positive_text(cohort.classes, given):

@@ -10,6 +10,7 @@ from dasmil.errors import InputError
 from dasmil.report import write_report
 from dasmil.runs import Run, check_kind, fold_folder, is_begun
 from dasmil.study.baselines import add_baselines
+from dasmil.study.covariates import add_covariates
 from dasmil.study.data import StudyData
 from dasmil.study.folds import write_fold_summary
 from dasmil.study.held_out import opened_tests
@@ -22,6 +23,7 @@ from dasmil.study.units import train_on_engine
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
+    from dasmil.tasks import Task
     from dasmil.types import Bag
 
 Data = CohortSpec | str
@@ -41,6 +43,7 @@ def train_cohort(
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
     baselines: bool = True,
+    log: str | None = None,
     resume: bool = False,
     note: Note = silent,
     watch: Watch = unseen,
@@ -54,13 +57,14 @@ def train_cohort(
     counted. options: of the model; settings: any field of TrainingConfig (epochs, lr, ...), on top of ``recipe``.
     baselines: of one's own bags, fit the rules of `dasmil.baselines` on the training bags too; the report has them
     beside the model. resume: go on with the run in ``out``. note, watch: take what is said, and the progress of every
-    round.
+    round. log: also send the curves to tensorboard, wandb or mlflow.
     """
     spec = _study_data(data, recipe=recipe, protocol=protocol, split_seed=split_seed, open_test=test)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
     return train_study(
-        spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, resume=resume, note=note, watch=watch
-    )
+        spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, log=log, resume=resume, note=note,
+        watch=watch,
+    )  # fmt: skip
 
 
 def cross_validate(
@@ -74,6 +78,7 @@ def cross_validate(
     recipe: str | None = None,
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
+    task: Task | str | None = None,
     baselines: bool = True,
     engine: EngineOptions | None = None,
     resume: bool = False,
@@ -85,10 +90,13 @@ def cross_validate(
 
     Example: ``run = dasmil.cross_validate(bags, "das-mil", folds=5, seeds=3, out="runs/folds")``
 
-    Returns the run over all folds: `run.summary` is the mean over folds, `run.folds` are their own runs. engine:
-    spreads the folds of a CohortSpec over processes or machines. The rest is as in `train_cohort`.
+    Returns the run over all folds: `run.summary` is the mean over folds, `run.folds` are their own runs. task: of bags
+    in memory, as in `fit`; a CohortSpec says it itself. engine: spreads the folds of a CohortSpec over processes or
+    machines. The rest is as in `train_cohort`.
     """
     if isinstance(data, CohortSpec):
+        if task is not None:
+            raise InputError("task= is for bags in memory: a CohortSpec has it with its columns, CohortSpec(task=...)")
         spec = _study_data(data, recipe=recipe, split_seed=split_seed, folds=folds)
         chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
         return train_study(
@@ -98,7 +106,7 @@ def cross_validate(
     if engine is not None:
         raise InputError("bags in memory cannot be sent to an engine: give a CohortSpec that says where they are")
     chosen = gather_settings(model, recipe, preset, settings, options or {})
-    rounds = bag_rounds(data, folds, split_seed, note)
+    rounds = bag_rounds(data, folds, split_seed, note, task)
     _train_here(rounds, model, Path(out), chosen, seeds=seeds, resume=resume, note=note, watch=watch)
     return finish(Path(out), rounds, baselines=baselines, note=note)
 
@@ -112,14 +120,17 @@ def train_study(
     seeds: int,
     baselines: bool = True,
     engine: EngineOptions | None = None,
+    log: str | None = None,
     resume: bool = False,
     note: Note = silent,
     watch: Watch = unseen,
 ) -> Run:
     """Train on whatever the source gives: in this process, or its folds on an engine; then summary and report."""
+    if engine is not None and log is not None:
+        raise InputError("--log is for training in this process: leave --jobs and --engine out, or --log")
     rounds = spec.rounds(note)
     if engine is None:
-        _train_here(rounds, model, out, chosen, seeds=seeds, resume=resume, note=note, watch=watch)
+        _train_here(rounds, model, out, chosen, seeds=seeds, log=log, resume=resume, note=note, watch=watch)
         return finish(out, rounds, baselines=baselines, note=note)
     if len(rounds) > 1:
         check_kind(out, len(rounds))
@@ -146,6 +157,7 @@ def finish(
         folders = [out]
     if baselines:
         add_baselines(out, rounds, folders, note)
+    add_covariates(out, rounds, folders, note)
     write_report(out)
     return Run.read(out)
 
@@ -157,21 +169,26 @@ def _train_here(
     chosen: Settings,
     *,
     seeds: int,
+    log: str | None = None,
     resume: bool,
     note: Note,
     watch: Watch,
 ) -> None:
     from dasmil.train.fit import fit
+    from dasmil.train.loggers import logged
 
     if len(rounds) > 1:
         check_kind(out, len(rounds))
     for number, part in enumerate(rounds):
         folder = out if len(rounds) == 1 else fold_folder(out, number)
-        with watch("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as watcher:
+        with (
+            watch("" if len(rounds) == 1 else f"fold {number + 1}/{len(rounds)}  ") as watcher,
+            logged(log, folder, {"model": model, **chosen.training}) as told,
+        ):
             fit(
                 model, part.train, part.val, seeds=seeds, model_options=chosen.options, preset=chosen.preset,
                 out=folder, resume=resume, tests=opened_tests(part, folder, note), data=part.data,
-                on_epoch=watcher.epoch, note=watcher.note, **chosen.training,
+                on_epoch=told(watcher.epoch), note=watcher.note, **chosen.training,
             )  # fmt: skip
 
 

@@ -17,13 +17,14 @@ from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError, MissingDependencyError, unknown_name
 from dasmil.files import json_hash
 from dasmil.models import MODELS
+from dasmil.tasks import Task
 from dasmil.train.config import TrainingConfig
 from dasmil.train.feed import Feed
 from dasmil.train.fit import fit_job
 from dasmil.train.job import Given, Job, Outline, prepare
 from dasmil.types import Bag
 
-Metric = Literal["auroc", "balanced_accuracy", "loss"]
+Metric = Literal["auroc", "balanced_accuracy", "c_index", "r2", "spearman", "macro", "loss"]
 JOURNAL = "search.journal"
 STACKED = ("lr", "weight_decay")  # runs that differ only in these train together
 TOGETHER = 5  # at most so many at once: most of what stacking gains, and work for several workers
@@ -66,7 +67,8 @@ class Question:
 
     model: str
     seeds: int = 1
-    metric: Metric = "auroc"
+    metric: Metric | None = "auroc"
+    """None: the task's own, of classes the AUROC."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
@@ -103,14 +105,17 @@ def check_search(
     """Refuse, before anything is trained, a setting that cannot be trained and bags that give no score."""
     if question.seeds < 1:
         raise InputError(f"search seeds are {question.seeds}, expected at least 1")
-    classes = _classes(train)
-    missing = sorted(set(range(classes)) - set(_labels(val)))
+    outline = _outline(train)
+    if outline.task is not None:
+        known = ("loss", *_asked(train).metrics)
+        if question.metric not in known:
+            raise InputError(f"--metric {question.metric}: {outline.task['kind']} is compared by {', '.join(known)}")
+    missing = sorted(set(range(outline.classes)) - set(_labels(val))) if outline.task is None else []
     if question.metric != "loss" and missing:
         raise InputError(
             f"the validation bags have none of class {missing[0]}, so settings cannot be compared by their "
             f"{question.metric}: use --metric loss, or give more validation bags"
         )
-    outline = Outline(len(train), tuple(train[0].features.shape[1:]), train[0].unit, classes)
     for combination in _combinations(grid):
         try:
             _job(question, outline, combination)
@@ -119,6 +124,22 @@ def check_search(
         except (TypeError, ValueError) as error:  # a value of another kind than the model takes
             shown = ", ".join(f"{name}={value}" for name, value in combination.items())
             raise InputError(f"{question.model} cannot be made with {shown} ({error}): correct --grid") from None
+
+
+def _asked(train: Sequence[Bag]) -> Task:
+    """What is asked of bags that are no classes, with what the training bags say."""
+    assert isinstance(train, Cohort)
+    assert train.task is not None
+    values = [[math.nan if v is None else v for _, v in entry.targets or ()] for entry in train.entries]
+    return train.task.fitted(np.array(values))
+
+
+def _outline(train: Sequence[Bag]) -> Outline:
+    """What a job has to know of the training bags; one of them is read."""
+    first = train[0]
+    asked = _asked(train).record() if isinstance(train, Cohort) and train.task is not None else None
+    classes = _classes(train) if asked is None else 2
+    return Outline(len(train), tuple(first.features.shape[1:]), first.unit, classes, asked)
 
 
 def _labels(bags: Sequence[Bag]) -> list[int]:
@@ -142,7 +163,7 @@ def train_trials(
     question: Question, train: Sequence[Bag], val: Sequence[Bag], together: Sequence[Mapping[str, Any]]
 ) -> list[Trial]:
     """Train settings that differ only in learning rate and weight decay, and score them on the validation bags."""
-    outline = Outline(len(train), tuple(train[0].features.shape[1:]), train[0].unit, _classes(train))
+    outline = _outline(train)
     jobs = [_job(question, outline, combination) for combination in together]
     seeds = question.seeds
     specs = [spec for job in jobs for spec in job.specs(seeds)]
@@ -153,7 +174,7 @@ def train_trials(
     return [Trial(dict(combination), score) for combination, score in zip(together, scores, strict=True)]
 
 
-def _score(row: Mapping[str, float], metric: Metric) -> float:
+def _score(row: Mapping[str, float], metric: Metric | None) -> float:
     value = row[f"val_{metric}"]
     if not np.isfinite(value):
         return float("-inf")
@@ -235,6 +256,7 @@ def bags_state(bags: Sequence[Bag]) -> Any:
                 [entry.bag_id, entry.label, *([path.stat().st_size, path.stat().st_mtime_ns] for path in entry.paths)]
                 for entry in bags.entries
             ],
+            **({} if bags.task is None else {"targets": [entry.targets for entry in bags.entries]}),
             "scales": asdict(bags.scales), "max_instances": bags.max_instances, "seed": bags.seed,
         }  # fmt: skip
     if not len(bags):

@@ -44,6 +44,25 @@ def jitter_digits(features: Tensor) -> Tensor:
     return (moved + background).view(features.shape)
 
 
+def turn_patches(features: Tensor) -> Tensor:
+    """Each square patch [..., c, s, s] turned by a random number of quarters and, every other one, mirrored."""
+    if features.ndim < 4 or features.shape[-1] != features.shape[-2]:
+        raise InputError(
+            f"augment 'patches' needs square pictures [n, c, s, s], found instances of {tuple(features.shape[-3:])}"
+        )
+    like = features if features.is_floating_point() else torch.empty(0, device=features.device)
+    way = (uniform(features.shape[:-3], like) * 8).long().clamp(max=7)
+    found = features.clone(memory_format=torch.contiguous_format)
+    for number in range(1, 8):
+        chosen = way == number
+        turned = torch.rot90(features[chosen], number % 4, (-2, -1))
+        found[chosen] = turned.flip(-1) if number >= 4 else turned
+    return found
+
+
+AUGMENTATIONS = {"none": lambda features: features, "digits": jitter_digits, "patches": turn_patches}
+
+
 @contextmanager
 def feature_dropout(models: Sequence[MILModel], p: float) -> Iterator[None]:
     """Inside, what the encoders of these models give is dropped with probability p while they train."""

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from dasmil.models import MODELS
-from dasmil.train.evaluate import mean_losses
-from dasmil.train.held_out import FEWEST, SHARE, Judge, chance_of
-from dasmil.train.replicas import Replicas
+from dasmil.train.factory import ON_ALL
+from dasmil.train.held_out import FEWEST, SHARE, Judge
 from dasmil.train.starts import Start, length_starts, mean_start, simple_starts
 from dasmil.train.state import CHANCE
 
@@ -34,7 +33,8 @@ CLEARLY = 0.3  # a start whose held-out loss is below this share of a constant g
 SPREAD = 1.0  # of the loss of a bag about its mean, in units of a constant guess
 SURELY = 3.0
 """Standard errors by which the best of hundreds of epochs of other starts has to beat a rule that leads."""
-REFINED = 0.2  # a rule with a lower loss, as a share of a constant guess, trains to the end
+STILL_BETTER = 0.8
+"""Of a noisy target: a start whose best epoch was in the last part of the choice trains on to the end."""
 
 
 def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[Start], Judge | None]:
@@ -97,7 +97,7 @@ def _lengths(job: Job) -> list[Start]:
 
 
 def _takes_simple(job: Job) -> bool:
-    return job.outline.classes == 2 and job.config.simple_starts > 0
+    return job.outline.task is None and job.outline.classes == 2 and job.config.simple_starts > 0
 
 
 class Competition:
@@ -127,10 +127,10 @@ class Competition:
         if self.judge is None:
             return
         feeds = (self.judge.learn, self.judge.feed)
-        learned, judged = (mean_losses(self.loss, attempt.scored(feed), feed.facts.labels) for feed in feeds)
-        aurocs = [attempt.metric(self.judge.feed, row, "auroc") for row in attempt.scored(self.judge.feed)]
+        learned, judged = (self.loss.of_set(attempt.scored(feed), feed.facts) for feed in feeds)
+        aurocs = [attempt.metric(self.judge.feed, row, self.loss.rank) for row in attempt.scored(self.judge.feed)]
         for state, train_loss, loss, auroc in zip(attempt.states, learned, judged, aurocs, strict=True):
-            state.untrained = {"epoch": 0, "loss": loss, "auroc": auroc, "train_loss": train_loss}
+            state.untrained = {"epoch": 0, "loss": loss, self.loss.rank: auroc, "train_loss": train_loss}
             state.judged = state.untrained
         self.choose(attempt, last=False)
 
@@ -144,11 +144,7 @@ class Competition:
             "epoch": 0, "loss": known.loss * guess, "auroc": known.auroc, "chance": known.chance,
             "bags": len(known.losses),
         }  # fmt: skip
-        if known.loss < REFINED:
-            return
-        if start.kind == "near":  # attention says it less sharply than the rule: it trains until it says as much
-            state.stop_below, state.stop_at = known.loss * guess, self.config.epochs
-        else:
+        if start.rule is None:  # a regression has nothing left to train
             state.stopped_epoch = 0
 
     def note(self, attempt: Attempt, table: list[Row]) -> None:
@@ -164,6 +160,7 @@ class Competition:
         if last is None:
             last = attempt.epoch >= self.config.starts_share * self.config.epochs
         until = (CLEARLY if self.judge else self.config.starts_until) * self.loss.constant_guess
+        until = until if self.loss.exact else -math.inf  # what is left of a loss that stays high says nothing
         name = "held_out_loss" if self.judge else "train_loss"
         kept: list[int] = []
         for row in dict.fromkeys(attempt.owners):
@@ -196,9 +193,10 @@ class Competition:
 
         Notes how often guesses, as many as starts and epochs were looked at, would do as well (``chance``).
         """
-        if self.judge and state.judged and "chance" not in state.judged and len(self.loss.class_weights) == 2:
+        if self.judge and state.judged and "chance" not in state.judged:
             tried = state.judged.get("starts", 1) * (state.judged["epoch"] + 1)
-            state.judged["chance"] = chance_of(self.judge.feed.facts.labels, state.judged["auroc"], int(tried))
+            known = state.judged[self.loss.rank]
+            state.judged["chance"] = self.loss.chance(self.judge.feed.facts, known, int(tried))
         return state.judged.get("chance", 1.0) < CHANCE
 
     @property
@@ -212,13 +210,14 @@ class Competition:
         """
         assert self.judge is not None
         states = {r: attempt.states[r] for r in mine}
-        error = _margin(self.judge) * self.loss.constant_guess
+        error = _margin(self.judge) * self.loss.constant_guess if self.loss.exact else 0.0
         lowest = min(state.judged.get("loss", math.inf) for state in states.values())
         enough = lowest + error
         for r in mine:
             start = self.factory.start(attempt.starts[r])
-            limit = lowest + SURELY * error if start.leads else enough
-            if start.kind != "length" and states[r].untrained.get("loss", math.inf) <= limit:
+            if start.leads and states[r].judged.get("loss", math.inf) <= lowest + SURELY * error:
+                return r
+            if start.kind != "length" and states[r].untrained.get("loss", math.inf) <= enough:
                 states[r].judged = states[r].untrained
                 return r
         return next(r for r in mine if states[r].judged.get("loss", math.inf) <= enough)
@@ -226,25 +225,29 @@ class Competition:
     def _to_lowest(self, attempt: Attempt, best: int) -> None:
         """Go back to the epoch in which held-out bags were understood best: what came later was learned by heart.
 
-        On all bags the run then goes on for as long again, or until its training loss is what it was there; a start
-        that was best before its first step is made anew from all bags.
+        On all bags the run then goes on for as long again, or until its training loss is what it was there. A rule that
+        leads begins again with what all bags say of it, and so does, untrained, a start that was best before its first
+        step.
         """
         state = attempt.states[best]
         assert attempt.judged is not None
         if not state.judged:
             return
-        attempt.replicas.flat.detach()[best] = attempt.judged[best]
+        start, began = self.factory.start(attempt.starts[best]), state.judged["epoch"] == 0
+        if start.leads or began:
+            number = ON_ALL + attempt.starts[best]
+            attempt.begin_again(best, number, self.factory.make(attempt.specs[best].seed, number))
+        if start.leads and start.on_all is not None:
+            self._note_evidence(state, start.on_all)
+            return
         state.stop_below = state.judged["train_loss"]
         state.stop_at = attempt.epoch + int(state.judged["epoch"])
-        if state.judged["epoch"] == 0:
-            model = self.factory.make(attempt.specs[best].seed, attempt.starts[best], whole=True)
-            attempt.judged[best] = Replicas([model], self.device).flat.detach()[0]
-            start = self.factory.start(attempt.starts[best])
-            if start.leads and start.on_all is not None:
-                attempt.replicas.flat.detach()[best] = attempt.judged[best]
-                self._note_evidence(state, start.on_all)
-            else:
-                state.stopped_epoch = 0
+        if began:
+            state.stopped_epoch = 0
+        else:
+            attempt.replicas.flat.detach()[best] = attempt.judged[best]
+        if not self.loss.exact and not began and state.judged["epoch"] >= STILL_BETTER * attempt.epoch:
+            state.stop_below = state.stop_at = None  # held-out bags were still understood better and better
 
     def _note_rivals(self, attempt: Attempt, best: int, mine: list[int], losses: dict[int, float]) -> None:
         state = attempt.states[best]
@@ -265,15 +268,15 @@ class Competition:
         if self.judge is None or not attempt.choosing:
             return
         assert attempt.judged is not None
-        feed = self.judge.feed
+        feed, rank = self.judge.feed, self.loss.rank
         logits = attempt.scored(feed)
-        losses = mean_losses(self.loss, logits, feed.facts.labels)
+        losses = self.loss.of_set(logits, feed.facts)
         for run, (state, row) in enumerate(zip(attempt.states, table, strict=True)):
             row["held_out_loss"] = losses[run]
-            row["held_out_auroc"] = attempt.metric(feed, logits[run], "auroc")
+            row[f"held_out_{rank}"] = attempt.metric(feed, logits[run], rank)
             if np.isfinite(losses[run]) and losses[run] < state.judged.get("loss", math.inf):
                 state.judged = {
-                    "epoch": row["epoch"], "loss": losses[run], "auroc": row["held_out_auroc"],
+                    "epoch": row["epoch"], "loss": losses[run], rank: row[f"held_out_{rank}"],
                     "train_loss": row["train_loss"],
                 }  # fmt: skip
                 attempt.judged[run] = attempt.replicas.flat.detach()[run]
@@ -282,7 +285,7 @@ class Competition:
         """End runs that know their training bags, and those for which more would be learning by heart."""
         if attempt.judged is None or attempt.choosing or attempt.best is not None:
             return
-        enough = self.config.enough * self.loss.constant_guess
+        enough = self.config.enough * self.loss.constant_guess if self.loss.exact else -math.inf
         for run, (state, row) in enumerate(zip(attempt.states, table, strict=True)):
             if state.stopped_epoch is not None:
                 continue

@@ -35,7 +35,9 @@ class TrainingConfig(BaseModel):
     accumulate: int = Field(1, ge=1, le=1_000_000, description="bags per optimiser step")
     clip: float | None = Field(None, gt=0, le=1e9, description="largest norm of a run's gradient")
     balance_classes: bool = Field(True, description="weigh classes by their inverse frequency in the training bags")
-    augment: Literal["none", "digits"] = Field("none", description="digits: small random shift, turn and scale")
+    augment: Literal["none", "digits", "patches"] = Field(
+        "none", description="digits: small random shift, turn and scale; patches: quarter turns and mirroring"
+    )
     feature_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the encoder's output while training")
 
     distance_init: Literal["data", "model"] = Field(
@@ -92,7 +94,9 @@ class TrainingConfig(BaseModel):
     )
 
     selection: Literal["last", "best-val"] = Field("last", description="which epoch's weights are kept")
-    monitor: Literal["loss", "auroc", "balanced_accuracy"] = Field("loss", description="what best-val compares")
+    monitor: Literal["loss", "auroc", "balanced_accuracy", "c_index", "r2", "spearman", "macro"] = Field(
+        "loss", description="what best-val compares: loss, or a metric that the task has"
+    )
     early_stopping: int = Field(
         0, ge=0, le=100_000, description="stop after this many epochs without a better validation score; 0 = never"
     )

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from dasmil.models.base import MILModel
 from dasmil.nn.draws import Draws, drawing, drawing_alone
-from dasmil.stats import probabilities, score
-from dasmil.train.augment import feature_dropout, jitter_digits, random_part
+from dasmil.train.augment import AUGMENTATIONS, feature_dropout, random_part
 from dasmil.train.checkpoint import Together
 from dasmil.train.competition import Competition
-from dasmil.train.evaluate import bag_logits, mean_losses
 from dasmil.train.feed import Feed, Step
+from dasmil.train.loss import Lesson
 from dasmil.train.material import Material
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
 from dasmil.train.ranks import Ranks
@@ -50,7 +49,6 @@ class Attempt:
         self.owners, self.starts, self.specs, self.material = owners, starts, specs, material
         self.train, self.val, self.config = material.train, material.val, material.config
         self.loss, self.device, self.competition = material.loss, material.device, competition
-        self.classes = len(self.loss.class_weights)
         self.replicas = Replicas(models, self.device)
         self.stacked, self.why_not_stacked = self._may_stack()
         self.base_lr, self.weight_decay = rates(self.replicas, specs, self.config, self.train.facts.feature_sum)
@@ -79,10 +77,19 @@ class Attempt:
     def _note_untrained(self) -> None:
         """Row 0 of runs that stay as they begin: what they say of all bags."""
         logits, bags = self.scored(self.train), np.arange(len(self.train.facts.ids))[:, None]
-        losses = torch.tensor([mean_losses(self.loss, logits, self.train.facts.labels)])
+        losses = torch.tensor([self.loss.of_set(logits, self.train.facts)])
         seen = torch.from_numpy(np.moveaxis(logits, 0, 1))
         for state, row in zip(self.states, self._epoch_rows(-1, losses, seen, bags.repeat(len(self.states), 1))):
             state.history.append({**row, "seconds": 0.0})
+
+    @torch.no_grad()
+    def begin_again(self, replica: int, start: int, model: MILModel) -> None:
+        """Put an untrained model from another start in the place of a replica; it trains on when `keep` is called."""
+        self.starts[replica], self.replicas.models[replica] = start, model.to(self.device)
+        fresh = Replicas([model], self.device).flat[0]
+        self.replicas.flat[replica] = fresh
+        if self.judged is not None:
+            self.judged[replica] = fresh
 
     def keep(self, chosen: list[int]) -> None:
         """Go on with these replicas only."""
@@ -145,9 +152,9 @@ class Attempt:
 
     def train_losses(self) -> tuple[list[float], list[float]]:
         """Losses on the training bags, without dropout: of the kept weights, and of those that training ended with."""
-        labels = self.train.facts.labels
-        kept = mean_losses(self.loss, self.scored(self.train, self.weights), labels)
-        return kept, kept if self.best is None else mean_losses(self.loss, self.scored(self.train), labels)
+        facts = self.train.facts
+        kept = self.loss.of_set(self.scored(self.train, self.weights), facts)
+        return kept, kept if self.best is None else self.loss.of_set(self.scored(self.train), facts)
 
     def saved(self) -> Together:
         """All that a checkpoint needs."""
@@ -220,8 +227,8 @@ class Attempt:
         keys = [[spec.seed, start, epoch] for spec, start in zip(self.specs, self.starts, strict=True)]
         draws = Draws.of(*([*key, DRAWS] for key in keys))
         torch.manual_seed(epoch)  # for layers of other makers, which draw from torch
+        lesson = self.loss.lesson(feed.facts, lambda: self.scored(feed), self.device)
         self.replicas.model.train()
-        labels_of = torch.from_numpy(feed.facts.labels).to(self.device)
         steps = len(feed.facts.ids)
         total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)
         losses, logits, bags = [], [], []
@@ -234,7 +241,7 @@ class Attempt:
             gradient: Tensor | None = None
             for index in range(begin + ranks.rank, begin + count, ranks.world):
                 given = next(order)
-                logit, loss, new = self._step(given, labels_of, draws.at(index))
+                logit, loss, new = self._step(given, lesson, draws.at(index))
                 losses.append(loss)
                 logits.append(logit)
                 bags.append(given.bags)
@@ -248,13 +255,13 @@ class Attempt:
         everyone = [ranks.gathered(torch.stack(found), steps) for found in (losses, logits)]
         return self._epoch_rows(epoch, everyone[0], everyone[1], seen)
 
-    def _step(self, given: Step, labels_of: Tensor, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+    def _step(self, given: Step, lesson: Lesson, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, losses and gradients of one bag for every replica."""
         with drawing(draws):
             step = random_part(given, self._seen(given.coords.shape[1]), draws)
-            features = jitter_digits(step.features) if self.config.augment == "digits" else step.features
-            labels = labels_of[torch.from_numpy(step.bags).to(self.device)]
-            return self._gradient(features, step.coords, step.section, labels)
+            features = AUGMENTATIONS[self.config.augment](step.features)
+            bags = torch.from_numpy(step.bags).to(self.device)
+            return self._gradient(features, step.coords, step.section, bags, lesson)
 
     def _lr(self, share: float) -> Tensor:
         if share != self.lr[0]:
@@ -262,14 +269,14 @@ class Attempt:
         return self.lr[1]
 
     def _gradient(
-        self, features: Tensor, coords: Tensor, section: Tensor | None, labels: Tensor
+        self, features: Tensor, coords: Tensor, section: Tensor | None, bags: Tensor, lesson: Lesson
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [R, ...], losses [R] and gradients [R, P] of one bag for every run."""
         replicas = self.replicas
         if self.stacked:
             with self._precision():
                 output = replicas.forward_all(features, coords, section)
-            losses = self.loss(output, labels)
+            losses = lesson(output, bags, None)
             return output.logit.detach(), losses.detach(), replicas.gradient_all(losses)
         logits, losses, gradients = [], [], []
         for run in range(replicas.runs):
@@ -277,7 +284,7 @@ class Attempt:
                 output = replicas.forward_one(
                     run, features[run], coords[run], None if section is None else section[run]
                 )
-            loss = self.loss(output, labels[run])
+            loss = lesson(output, bags[run], run)
             gradients.append(replicas.gradient_one(run, loss))
             logits.append(output.logit.detach())
             losses.append(loss.detach())
@@ -292,20 +299,21 @@ class Attempt:
         train_loss = losses.double().mean(0).tolist()
         seen = np.moveaxis(logits.double().cpu().numpy(), 1, 0)  # [R, steps, ...], with dropout, as it was trained
         table: list[Row] = []
+        trained = self.loss.trained
         val_logits, val_losses = None, []
         if self.val is not None:
             val_logits = self.scored(self.val)
-            val_losses = mean_losses(self.loss, val_logits, self.val.facts.labels)
+            val_losses = self.loss.of_set(val_logits, self.val.facts)
         for run, state in enumerate(self.states):
             row: Row = {
                 "epoch": epoch + 1,
                 "lr": self.specs[run].lr * self.lr[0],
                 "train_loss": train_loss[run],
-                "train_balanced_accuracy": self.metric(self.feed, seen[run], "balanced_accuracy", bags[:, run]),
+                f"train_{trained}": self.metric(self.feed, seen[run], trained, bags[:, run]),
             }
             if self.val is not None and val_logits is not None:
                 row["val_loss"] = val_losses[run]
-                for name in ("auroc", "balanced_accuracy"):
+                for name in self.loss.metrics:
                     row[f"val_{name}"] = self.metric(self.val, val_logits[run], name)
                 self._note_best(run, state, row)
             table.append(row)
@@ -318,20 +326,12 @@ class Attempt:
 
     def scored(self, feed: Feed, weights: Tensor | None = None) -> np.ndarray:
         """Logits [R, bags, ...] in evaluation mode."""
-        replicas = self.replicas
-        own = replicas.flat.detach().clone()
-        if weights is not None:
-            replicas.load(weights)
-        replicas.model.eval()
-        scored = bag_logits([lambda x, c, s, r=r: replicas.forward_one(r, x, c, s) for r in range(replicas.runs)], feed)
-        replicas.load(own)
-        return scored
+        return self.replicas.scored(feed, weights)
 
     def metric(self, feed: Feed, logits: np.ndarray, name: str, bags: np.ndarray | None = None) -> float:
         if not np.isfinite(logits).all():
             return float("nan")
-        labels = feed.facts.labels if bags is None else feed.facts.labels[bags]
-        return score(labels, probabilities(logits, self.classes))[name]
+        return self.loss.metric(feed.facts, logits, name, bags)
 
     def _note_best(self, run: int, state: RunState, row: Row) -> None:
         if self.best is None or state.stopped_epoch is not None:

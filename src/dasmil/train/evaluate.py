@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dasmil.models.base import MILModel
 from dasmil.train.feed import Feed
-from dasmil.train.loss import BagLoss
 from dasmil.types import Output
 
 Forward = Callable[[Tensor, Tensor, Tensor | None], Output]
@@ -34,11 +33,3 @@ def bag_logits(forwards: Sequence[Forward], feed: Feed) -> NDArray[np.float64]:
 def model_logits(models: Sequence[MILModel], feed: Feed) -> NDArray[np.float64]:
     """As bag_logits, of finished models (in evaluation mode, on the device of the feed)."""
     return bag_logits([lambda x, c, s, m=m: m.eval()(x, c, None, s) for m in models], feed)
-
-
-def mean_losses(loss: BagLoss, logits: NDArray[np.float64], labels: NDArray[np.int64]) -> list[float]:
-    """Mean bag loss of each run, from logits [runs, bags, ...]; without auxiliary losses."""
-    weights = loss.class_weights.cpu()
-    on_cpu = BagLoss(weights, loss.constant_guess)
-    target = torch.from_numpy(labels)
-    return [float(on_cpu(Output(torch.from_numpy(row)), target).mean()) for row in logits]

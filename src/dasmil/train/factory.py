@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dasmil.baselines.whitening import Directions
 from dasmil.models import create_model
 from dasmil.models.base import MILModel
+from dasmil.nn import Linear
 from dasmil.train.defaults import fit_to_features
 from dasmil.train.distances import Lengths, with_start
 from dasmil.train.feed import Feed
 from dasmil.train.starts import Start, begin
+
+ON_ALL = 1_000_000
+"""What is added to the number of a start where it is fitted to all training bags, not to those to learn from alone."""
 
 
 class Factory:
@@ -36,14 +41,23 @@ class Factory:
         *,
         directions: Directions | None,
         scaled: bool,
+        constant: Tensor | None = None,
     ) -> None:
+        """constant: what models say of every bag before they are trained; None: as their layers are drawn."""
+        self.constant = constant
         self.name, self.options, self.lengths, self.starts = name, dict(options), lengths, list(starts)
         self.learn, self.train, self.directions, self.scaled = learn, train, directions, scaled
         if directions is not None:
             self.options |= {"in_features": len(directions), "encoder_features": len(directions)}
 
     def start(self, number: int) -> Start:
-        """Start 0, 1, 2, ...; those after the first attempt's are its lengths again, with lengths of their own."""
+        """Start 0, 1, 2, ...; those after the first attempt's are its lengths again, with lengths of their own.
+
+        From ON_ALL on: the same starts from all training bags.
+        """
+        if number >= ON_ALL:
+            start = self.start(number - ON_ALL)
+            return start if start.on_all is None else start.on_all
         if number < len(self.starts):
             return self.starts[number]
         again = [start for start in self.starts if start.kind == "length"]
@@ -58,24 +72,42 @@ class Factory:
         first = len(self.starts) + (attempt - 1) * count
         return list(range(first, first + count))
 
-    def make(self, seed: int, number: int, *, whole: bool = False) -> MILModel:
-        """The untrained model of a run and a start; whole: what it starts from is fitted to all training bags."""
+    def make(self, seed: int, number: int) -> MILModel:
+        """The untrained model of a run and a start."""
         start = self.start(number)
-        feed = self.train if whole else self.learn
-        if whole and start.on_all is not None:
-            start = start.on_all
+        feed = self.train if number >= ON_ALL else self.learn
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]) >> 1)
             model = create_model(self.name, **with_start(self.name, self.options, self.lengths, start.number))
         if self.directions is not None:
-            seen = torch.ones(len(self.directions))
-            if len(self.starts) > 1 and not start.reads_between:
-                seen[self.directions.within :] = 0.0
-            model.encoder.directions.copy_(torch.diag(seen))  # pyright: ignore
+            model.encoder.directions.copy_(self._seen(start))  # pyright: ignore
         elif self.scaled:
             fit_to_features(model, feed.facts.feature_square)
+        self._begin_constant(model)
         begin(model, start, feed)
         return model
+
+    def _seen(self, start: Start) -> Tensor:
+        """What a model reads of the directions [k, k]: of a rule only its types, which leaves little to learn by heart.
+
+        A type at c is read as x.c / |c|^2: 1 for instances like it, about 0 for others.
+        """
+        assert self.directions is not None
+        seen = torch.eye(len(self.directions))
+        if start.rule is not None:
+            seen.zero_()
+            for column, place in enumerate(start.rule.types):
+                seen[: len(place), column] = torch.from_numpy(place / np.square(place).sum())
+        elif len(self.starts) > 1 and not start.reads_between:
+            seen[self.directions.within :] = 0.0
+        return seen
+
+    @torch.no_grad()
+    def _begin_constant(self, model: MILModel) -> None:
+        """Hazards begin at those of all training bags, not at one half: few epochs of few bags would not get there."""
+        last = model.classifier
+        if self.constant is not None and isinstance(last, Linear) and last.bias is not None:
+            last.bias.copy_(self.constant)
 
     @torch.no_grad()
     def finish(self, model: MILModel) -> MILModel:
@@ -86,6 +118,6 @@ class Factory:
         state["encoder.mean"] = self.directions.mean.to(state["encoder.mean"])
         state["encoder.directions"] = self.directions.axes.to(state["encoder.directions"]) @ state["encoder.directions"]
         with torch.random.fork_rng(devices=[]):
-            whole = create_model(model.name, **{**model.config, "in_features": len(self.directions.mean)})
-        whole.load_state_dict(state)
-        return whole.to(next(model.parameters()).device).eval()
+            finished = create_model(model.name, **{**model.config, "in_features": len(self.directions.mean)})
+        finished.load_state_dict(state)
+        return finished.to(next(model.parameters()).device).eval()

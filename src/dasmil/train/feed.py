@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dasmil.errors import DataError
+from dasmil.tasks import Task
 from dasmil.train.job import Outline
 from dasmil.train.ranks import Ranks
 from dasmil.train.transfer import Moved, moved, source
@@ -42,6 +43,7 @@ class Facts:
     ids: tuple[str, ...]
     patient_ids: tuple[str | None, ...]
     labels: NDArray[np.int64]
+    """The class of every bag; with a task of another kind, what splits are balanced by."""
     sizes: NDArray[np.int64]
     unit: Unit
     feature_shape: tuple[int, ...]
@@ -50,6 +52,9 @@ class Facts:
     """Mean over all instances of the sum of their absolute features."""
     feature_square: float
     """Mean square of all features."""
+    targets: NDArray[np.float64]
+    """Values of a task [bags, columns]; none for classes."""
+    task: Task | None = None
 
     @property
     def patients(self) -> list[str]:
@@ -63,14 +68,15 @@ class Facts:
     @property
     def outline(self) -> Outline:
         """What a job has to know of these bags."""
+        if self.task is not None:
+            return Outline(len(self.ids), self.feature_shape, self.unit, task=self.task.record())
         return Outline(len(self.ids), self.feature_shape, self.unit, max(2, self.classes))
 
     def describe(self) -> dict[str, Any]:
         """The entry of this set in data.json."""
         return {
             "n": len(self.ids),
-            "positives": int((self.labels == 1).sum()),
-            "classes": {str(c): int((self.labels == c).sum()) for c in np.unique(self.labels)},
+            **(self._classes() if self.task is None else self.task.describe(self.targets)),
             "instances": {
                 "total": int(self.sizes.sum()),
                 "min": int(self.sizes.min()),
@@ -82,6 +88,10 @@ class Facts:
             "fingerprint": self.fingerprint,
             "bag_ids": list(self.ids),
         }
+
+    def _classes(self) -> dict[str, Any]:
+        counts = {str(c): int((self.labels == c).sum()) for c in np.unique(self.labels)}
+        return {"positives": int((self.labels == 1).sum()), "classes": counts}
 
 
 @dataclass(frozen=True)
@@ -149,9 +159,10 @@ class Feed:
         memory_gb: float,
         name: str = "training",
         labelled: bool = True,
+        task: Task | None = None,
         observe: Callable[[Bag], None] | None = None,
     ) -> None:
-        """observe: hears every bag once, while the bags are read to be checked."""
+        """task: what is asked, where it is no class; observe: hears every bag once, while bags are checked."""
         if len(bags) == 0:
             raise DataError(f"there are no {name} bags")
         self.bags = bags
@@ -162,6 +173,7 @@ class Feed:
         ids: list[str] = []
         patient_ids: list[str | None] = []
         labels: list[int] = []
+        asked: list[list[float]] = []
         sizes: list[int] = []
         size_bytes = 0
         absolute, squares = 0.0, 0.0
@@ -169,15 +181,16 @@ class Feed:
         first: Bag | None = None
         for bag in read_ahead(bags, range(len(bags))):
             first = first or bag
-            _check(bag, first, name, labelled)
+            _check(bag, first, name, labelled and task is None)
             if observe is not None:
                 observe(bag)
             ids.append(bag.bag_id)
             patient_ids.append(bag.patient_id)
             labels.append(UNLABELLED if bag.label is None else bag.label)
+            asked.append([] if task is None else task.values_of(bag, needed=labelled))
             sizes.append(len(bag))
             _digest(bag, digest)
-            size_bytes += bag.features.numel() * 4
+            size_bytes += bag.features.numel() * (1 if bag.pixels else 4)
             norm = torch.linalg.vector_norm
             values = bag.features.to(torch.float32)
             absolute += float(norm(values, 1))
@@ -188,17 +201,13 @@ class Feed:
                     kept = None
         assert first is not None
         _check_ids(ids, name)
+        targets = np.array(asked, dtype=np.float64).reshape(len(ids), -1)
+        strata = np.array(labels) if task is None else task.strata(targets)
         self.facts = Facts(
-            tuple(ids),
-            tuple(patient_ids),
-            np.array(labels),
-            np.array(sizes),
-            first.unit,
-            tuple(first.features.shape[1:]),
-            digest.hexdigest(),
-            absolute / sum(sizes),
-            squares / (sum(sizes) * max(1, first.features[0].numel())),
-        )
+            tuple(ids), tuple(patient_ids), strata, np.array(sizes), first.unit, tuple(first.features.shape[1:]),
+            digest.hexdigest(), absolute / sum(sizes),
+            squares / (sum(sizes) * max(1, first.features[0].numel())), targets, task,
+        )  # fmt: skip
         if kept is not None:
             self._groups = _grouped(kept, self.facts.sizes, device)
 
@@ -213,6 +222,7 @@ class Feed:
             ids=tuple(self.facts.ids[i] for i in chosen),
             patient_ids=tuple(self.facts.patient_ids[i] for i in chosen),
             labels=self.facts.labels[chosen],
+            targets=self.facts.targets[chosen],
             sizes=self.facts.sizes[chosen],
             fingerprint="",
         )
@@ -298,13 +308,16 @@ def _grouped(bags: list[Bag], sizes: NDArray[np.int64], device: torch.device) ->
             ).to(device)
         features = chosen[0].features[None] if len(chosen) == 1 else torch.stack([b.features for b in chosen])
         coords = torch.stack([b.coords for b in chosen])
-        groups.append(Group(members, features.to(device, torch.float32), coords.to(device), section))
+        kind = torch.uint8 if all(bag.pixels for bag in chosen) else torch.float32
+        groups.append(Group(members, features.to(device, kind), coords.to(device), section))
     return groups
 
 
 def _digest(bag: Bag, digest: hashlib._Hash) -> None:
     """Add all that makes a bag what it is."""
     digest.update(f"{bag.bag_id}\0{bag.label}\0{len(bag)}\0".encode())
+    if bag.targets:
+        digest.update(repr(sorted(bag.targets.items())).encode())
     for tensor in (bag.coords, bag.features, bag.section):
         if tensor is not None:
             digest.update(memoryview(tensor.contiguous().view(torch.uint8).numpy()))  # pyright: ignore

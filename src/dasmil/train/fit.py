@@ -11,6 +11,7 @@ import torch
 
 from dasmil.errors import InputError
 from dasmil.runs import RunWriter
+from dasmil.tasks import Task, resolve_task, task_from
 from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.job import Given, Job, prepare
@@ -19,6 +20,7 @@ from dasmil.train.progress import ProgressLine
 from dasmil.train.restarts import Training
 from dasmil.train.results import write_results
 from dasmil.train.state import Progress, RunSpec
+from dasmil.train.task_results import write_task_results
 from dasmil.train.trained import TrainedRun
 from dasmil.types import Bag
 
@@ -37,6 +39,7 @@ def fit(
     model_options: Mapping[str, Any] | None = None,
     preset: str | None = None,
     runs: Sequence[RunSpec] | None = None,
+    task: Task | str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     tests: Tests | None = None,
@@ -50,6 +53,7 @@ def fit(
 
     Example: ``runs = dasmil.fit("das-mil", train, val, seeds=5, preset="mnist-collage", out="runs/collage")``
 
+    task: None is the label; else "survival" or a task of `dasmil.survival`, `regression`, `multilabel` (docs/tasks.md).
     train_bags, val_bags: labelled; validation bags choose thresholds, and with selection="best-val" the epoch.
     seeds: a number (5 = 0, 1, 2, 3, 4) or a list; runs: instead of seeds, RunSpecs that differ in seed, learning rate
     or weight decay (only without ``out``). preset, model_options: sizes of the model as in the paper, and options on
@@ -68,7 +72,7 @@ def fit(
         asked = {"tests": tests is not None, "data": data is not None, "resume": resume}
         if useless := ", ".join(f"{name}=" for name, there in asked.items() if there):
             raise InputError(f"{useless} came without out=, the run directory that it is for: give both")
-    sets = BagSets.read(train_bags, val_bags, config)
+    sets = BagSets.read(train_bags, val_bags, config, resolve_task(task, train_bags))
     job = prepare(model_name, sets.train.facts.outline, Given(preset, model_options or {}, settings))
     specs = list(runs) if runs is not None else job.specs(seeds)
     material = gather(job, sets)
@@ -84,8 +88,16 @@ def fit(
         if shown:
             shown.close()
     if store is not None:
-        write_results(store, trained, _with_tests(sets, tests, job.config), job.outline.classes)
+        _write_results(store, trained, _with_tests(sets, tests, job.config), job)
     return trained
+
+
+def _write_results(store: RunWriter, trained: Sequence[TrainedRun], scored: Mapping[str, Feed], job: Job) -> None:
+    task = scored["train"].facts.task
+    if task is None:
+        write_results(store, trained, scored, job.outline.classes)
+    else:
+        write_task_results(store, trained, scored, task)
 
 
 def fit_job(
@@ -97,7 +109,7 @@ def fit_job(
     on_epoch: Listener | None = None,
 ) -> list[TrainedRun]:
     """Train a job that was resolved before, without a run directory; one TrainedRun for each of ``specs``."""
-    material = gather(job, BagSets.read(train_bags, val_bags, job.config))
+    material = gather(job, BagSets.read(train_bags, val_bags, job.config, task_from(job.outline.task)))
     return train(material, specs, on_epoch=on_epoch)
 
 
@@ -126,6 +138,7 @@ def train(
             train_loss=attempts[0].train_loss,
             epoch=attempts[0].epoch,
             attempts=attempts,
+            task=material.train.facts.task,
         )
         for spec, (model, attempts) in zip(specs, outcome, strict=True)
     ]
@@ -137,6 +150,7 @@ def _resolved(material: Material, specs: Sequence[RunSpec], data: Mapping[str, A
     options = factory.finish(factory.make(specs[0].seed, 0)).config
     return {
         "model": {"name": job.model, "preset": job.preset, "options": options},
+        **({} if job.outline.task is None else {"task": job.outline.task}),
         "data": dict(data or {}),
         "training": job.config.model_dump(mode="json"),
         "seeds": [s.seed for s in specs],
@@ -149,7 +163,8 @@ def _with_tests(sets: BagSets, tests: Tests | None, config: TrainingConfig) -> d
     seen = {SET_NAMES[name]: feed.facts for name, feed in given.items()}
     scored = dict(given)
     for name, bags in (tests() if callable(tests) else tests or {}).items():
-        feed = Feed(bags, given["train"].device, memory_gb=config.memory_gb, name=name)
+        train = given["train"]
+        feed = Feed(bags, train.device, memory_gb=config.memory_gb, name=name, task=train.facts.task)
         check_alike(given["train"].facts, feed.facts, name)
         check_apart(seen, feed.facts, name)
         scored[name] = feed

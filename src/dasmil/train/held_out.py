@@ -27,6 +27,8 @@ class Judge:
     def of(train: Feed) -> Judge | None:
         """A quarter of the training bags, stratified by class; None where that is fewer than four of a class."""
         facts = train.facts
+        if facts.task is not None:
+            return _judge_of_task(train)
         if np.bincount(facts.labels).min() * SHARE < FEWEST or len(set(facts.patients)) < 2:
             return None
         parts = split_patients(facts.patients, facts.labels.tolist(), {"learn": 1 - SHARE, "judge": SHARE})
@@ -34,6 +36,20 @@ class Judge:
         if np.bincount(judge, minlength=facts.classes).min() < FEWEST or len(np.unique(learn)) < facts.classes:
             return None  # a few patients with many bags each
         return Judge(train.part(parts["learn"]), train.part(parts["judge"]))
+
+
+def _judge_of_task(train: Feed) -> Judge | None:
+    """A quarter of the bags, balanced by event, class or upper half; None where fewer than eight would judge, or, of
+    times, fewer than four events.
+    """
+    facts = train.facts
+    assert facts.task is not None
+    if len(facts.ids) * SHARE < 2 * FEWEST or len(set(facts.patients)) < 2:
+        return None
+    if facts.task.kind == "survival" and facts.labels.sum() * SHARE < FEWEST:
+        return None
+    parts = split_patients(facts.patients, facts.labels.tolist(), {"learn": 1 - SHARE, "judge": SHARE})
+    return Judge(train.part(parts["learn"]), train.part(parts["judge"]))
 
 
 def chance_of(labels: NDArray[np.int64], auroc: float, tried: int) -> float:

@@ -11,6 +11,7 @@ import torch
 from dasmil.errors import InputError, shown, unknown_name
 from dasmil.models import MODELS, MILModel, resolve_options
 from dasmil.models.base import Position
+from dasmil.tasks import task_from
 from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.defaults import default_options, default_settings
 from dasmil.train.state import RunSpec
@@ -27,6 +28,8 @@ class Outline:
     feature_shape: tuple[int, ...]
     unit: Unit
     classes: int = 2
+    task: dict[str, Any] | None = None
+    """What is asked of the bags, as its record, where it is no class."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,10 @@ def prepare(model: str, outline: Outline, given: Given) -> Job:
     """Resolve what is to be trained: the user's word first, then the preset's, then what fits bags of this kind."""
     if model not in MODELS:
         raise unknown_name("model", model, MODELS)
-    usual = default_settings(model, outline.feature_shape, outline.bags, given.settings)
+    kind = None if outline.task is None else outline.task["kind"]
+    usual = default_settings(model, outline.feature_shape, outline.bags, given.settings, kind)
     config = training_config({**usual, **given.settings})
-    options = default_options(model, outline.feature_shape, given.preset, given.options)
+    options = default_options(model, outline.feature_shape, given.preset, given.options, kind)
     options = bag_options(model, given.preset, options, outline)
     asked = without_memory(model, options)  # refuses options that do not go together
     from_data = config.distance_init == "data" and asked.position == "relative"
@@ -116,17 +120,42 @@ def bag_options(name: str, preset: str | None, given: Mapping[str, Any], outline
     options = resolve_options(name, preset, **given)
     if "encoder" not in options and shape == (1, 28, 28):
         options["encoder"] = "mnist-cnn"
-    if options.get("encoder") != "mnist-cnn":
+    patches = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]
+    if patches:
+        options.setdefault("encoder", "patch-cnn")
+    if options.get("encoder") == "patch-cnn":
+        if not patches:
+            raise InputError(f"instances have shape {shape}: the encoder 'patch-cnn' takes square patches (3, s, s)")
+        if options.setdefault("in_features", shape[2]) != shape[2]:
+            raise InputError(f"in_features is {options['in_features']}, but the patches are {shape[2]} px wide")
+    elif options.get("encoder") != "mnist-cnn":
         if len(shape) != 1:
-            raise InputError(f"instances have features of shape {shape}: only the encoder 'mnist-cnn' takes pictures")
+            raise InputError(
+                f"instances have features of shape {shape}: only the encoders 'mnist-cnn' (1, 28, 28) and 'patch-cnn' "
+                "(square RGB patches: 3, s, s) take pictures"
+            )
         if options.setdefault("in_features", shape[0]) != shape[0]:
             raise InputError(f"in_features is {options['in_features']}, but the bags have {shape[0]} features")
     if "unit" in options and options["unit"] != outline.unit:
         raise InputError(f"the model's unit is {options['unit']!r}, but the bags' coordinates are in {outline.unit!r}")
     options["unit"] = outline.unit
+    if outline.task is not None:
+        if "n_classes" in options:
+            raise InputError(f"n_classes was given, but the task is {outline.task['kind']}, which has no classes")
+        outputs = task_outputs(outline.task)
+        if options.setdefault("outputs", outputs) != outputs:
+            raise InputError(f"outputs is {options['outputs']}, but the task needs {outputs}: leave it out")
+        return options
     if options.setdefault("n_classes", classes) != classes:
         raise InputError(f"n_classes is {options['n_classes']}, but the training labels have {classes} classes")
     return options
+
+
+def task_outputs(record: Mapping[str, Any]) -> int:
+    """How many numbers a model says for a task."""
+    task = task_from(record)
+    assert task is not None
+    return task.outputs
 
 
 def without_memory(name: str, options: Mapping[str, Any]) -> MILModel:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from dasmil.baselines.whitening import Directions, Sample, WhitenedBags
 from dasmil.devices import choose_device
 from dasmil.errors import InputError
+from dasmil.tasks import Task
 from dasmil.train.competition import line_up
 from dasmil.train.config import TrainingConfig
 from dasmil.train.distances import with_scale
@@ -17,7 +18,8 @@ from dasmil.train.factory import Factory
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.held_out import Judge
 from dasmil.train.job import Job
-from dasmil.train.loss import BagLoss
+from dasmil.train.loss import BagLoss, Loss
+from dasmil.train.task_loss import TaskLoss
 from dasmil.types import Bag
 
 
@@ -30,11 +32,20 @@ class BagSets:
     sample: Sample
 
     @staticmethod
-    def read(train_bags: Sequence[Bag], val_bags: Sequence[Bag] | None, config: TrainingConfig) -> BagSets:
+    def read(
+        train_bags: Sequence[Bag],
+        val_bags: Sequence[Bag] | None,
+        config: TrainingConfig,
+        task: Task | None = None,
+    ) -> BagSets:
+        """task: what is asked of the bags, where it is no class; what it takes from training bags is fitted here."""
         device, sample, val = choose_device(config.device), Sample(), None
-        train = Feed(train_bags, device, memory_gb=config.memory_gb, name="training", observe=sample.add)
+        memory = config.memory_gb
+        train = Feed(train_bags, device, memory_gb=memory, name="training", task=task, observe=sample.add)
+        if task is not None:
+            train.facts = replace(train.facts, task=task.fitted(train.facts.targets))
         if val_bags is not None and len(val_bags):
-            val = Feed(val_bags, device, memory_gb=config.memory_gb, name="validation")
+            val = Feed(val_bags, device, memory_gb=memory, name="validation", task=train.facts.task)
             check_alike(train.facts, val.facts, "validation")
             check_apart({"training": train.facts}, val.facts, "validation")
         return BagSets(train, val, sample)
@@ -54,7 +65,7 @@ class Material:
     val: Feed | None
     judge: Judge | None
     factory: Factory
-    loss: BagLoss
+    loss: Loss
     device: torch.device
 
     @property
@@ -69,7 +80,7 @@ def gather(job: Job, sets: BagSets) -> Material:
     if config.selection == "best-val":
         _check_monitor(sets.val, config.monitor, classes)
     train, val, directions = sets.train, sets.val, None
-    loss = BagLoss.of(train.facts.labels, classes, config.balance_classes, device)
+    loss = _loss(train.facts, classes, config, device)
     if job.whitens:
         directions = sets.sample.directions(job.options.get("encoder_features"))
         train = whitened_feed(train, directions, device, config.memory_gb)
@@ -86,8 +97,18 @@ def gather(job: Job, sets: BagSets) -> Material:
         train,
         directions=directions,
         scaled=config.feature_step != "common",
+        constant=loss.constant if isinstance(loss, TaskLoss) else None,
     )
     return Material(job, train, val, judge, factory, loss, device)
+
+
+def _loss(facts: Facts, classes: int, config: TrainingConfig, device: torch.device) -> Loss:
+    task, balance = facts.task, config.balance_classes
+    loss: Loss = BagLoss.of(facts.labels, classes, balance, device) if task is None else TaskLoss(facts, balance)
+    if config.monitor not in ("loss", *loss.metrics):
+        kind = "classification" if task is None else task.kind
+        raise InputError(f"monitor is {config.monitor!r}, but {kind} has {', '.join(('loss', *loss.metrics))}")
+    return loss
 
 
 def whitened_feed(feed: Feed, directions: Directions, device: torch.device, memory_gb: float) -> Feed:
@@ -95,7 +116,7 @@ def whitened_feed(feed: Feed, directions: Directions, device: torch.device, memo
     bags: Sequence[Bag] = WhitenedBags(feed.bags, directions)
     if feed.facts.sizes.sum() * len(directions) * 4 <= memory_gb * 2**30:
         bags = list(bags)
-    return Feed(bags, device, memory_gb=memory_gb)
+    return Feed(bags, device, memory_gb=memory_gb, task=feed.facts.task)
 
 
 def check_alike(train: Facts, other: Facts, name: str) -> None:
@@ -105,7 +126,7 @@ def check_alike(train: Facts, other: Facts, name: str) -> None:
             f"the {name} bags have features {other.feature_shape} in {other.unit}, the training bags "
             f"{train.feature_shape} in {train.unit}: they must come from the same encoder and unit"
         )
-    if other.classes > max(2, train.classes):
+    if train.task is None and other.classes > max(2, train.classes):
         raise InputError(f"the {name} bags have a class {other.classes - 1} that no training bag has")
 
 
@@ -123,7 +144,7 @@ def _check_monitor(val: Feed | None, monitor: str, classes: int) -> None:
     """Whether validation bags can tell which epoch is best."""
     if val is None:
         raise InputError("selection 'best-val' needs validation bags; without them only the last epoch can be kept")
-    missing = sorted(set(range(classes)) - set(val.facts.labels.tolist()))
+    missing = sorted(set(range(classes)) - set(val.facts.labels.tolist())) if val.facts.task is None else []
     if monitor != "loss" and missing:
         raise InputError(
             f"the validation bags have none of class {missing[0]}, so selection 'best-val' cannot compare their "

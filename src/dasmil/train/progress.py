@@ -8,6 +8,10 @@ from typing import TextIO
 
 from dasmil.train.state import Progress
 
+SHOWN = {
+    "train_loss": "loss", "val_auroc": "val AUROC", "val_c_index": "val C-index", "val_r2": "val R2",
+    "val_macro": "val mean of targets",
+}  # fmt: skip
 LINES = 20
 """About so many lines of an attempt go to a log."""
 
@@ -18,7 +22,7 @@ def epoch_line(progress: Progress) -> str:
     parts = [f"{restart}epoch {progress.epoch}/{progress.epochs}"]
     if progress.starts > 1:
         parts.append(f"{progress.starts} starts")
-    for column, name in (("train_loss", "loss"), ("val_auroc", "val AUROC")):
+    for column, name in SHOWN.items():
         found = [row[column] for row in progress.rows if column in row]
         values = [value for value in found if math.isfinite(value)]
         if found and not values:

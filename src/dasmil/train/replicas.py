@@ -6,11 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dasmil.errors import DataError
 from dasmil.models.base import MILModel
+from dasmil.train.evaluate import bag_logits
+from dasmil.train.feed import Feed
 from dasmil.types import Output
 
 
@@ -23,7 +27,7 @@ class Replicas:
 
     def __init__(self, models: Sequence[MILModel], device: torch.device) -> None:
         self.model = models[0].to(device)
-        self.models = models
+        self.models = list(models)
         named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.names = list(named)
         self.shapes = [p.shape for p in named.values()]
@@ -101,6 +105,16 @@ class Replicas:
     def gradient_one(self, run: int, loss: Tensor) -> Tensor:
         """Gradient [P] of one run's loss."""
         return torch.autograd.grad(loss, self._leaves[run])[0]
+
+    def scored(self, feed: Feed, weights: Tensor | None = None) -> NDArray[np.float64]:
+        """Logits [R, bags, ...] in evaluation mode, with their own or with other weights [R, P]."""
+        own = self.flat.detach().clone()
+        if weights is not None:
+            self.load(weights)
+        self.model.eval()
+        found = bag_logits([lambda x, c, s, r=r: self.forward_one(r, x, c, s) for r in range(self.runs)], feed)
+        self.load(own)
+        return found
 
     def columns(self, names: Sequence[str]) -> dict[str, slice]:
         """Where parameters of these names stand in a row of ``flat``."""

@@ -122,7 +122,7 @@ class Training:
 
         A validation set may keep an early epoch of a run that fitted later: that is no reason to start again.
         """
-        limit = self.config.stuck_above * self.material.loss.constant_guess
+        limit = self.material.loss.fitted_below(self.config.stuck_above)
         kept_losses, last_losses = attempt.train_losses()
         for run, row in enumerate(attempt.owners):
             state, start, loss = attempt.states[run], attempt.starts[run], kept_losses[run]
@@ -145,13 +145,16 @@ class Training:
     def _reason(self, state: RunState, loss: float, limit: float) -> str:
         """Why a run counts as one that did not fit."""
         if state.stop_below is not None:
+            known = state.judged[self.material.loss.rank]
+            rank = {"auroc": "AUROC"}.get(self.material.loss.rank, self.material.loss.rank)
             return (
-                f"nothing found: AUROC {state.judged['auroc']:.2f} on {state.judged['bags']:g} held-out "
+                f"nothing found: {rank} {known:.2f} on {state.judged['bags']:g} held-out "
                 "training bags, which the best of as many blind guesses has as well"
             )
+        guess = self.material.loss.constant_guess
         return (
-            f"training loss {loss:.3f} at the end, above {limit:.3f} ({self.config.stuck_above:g} of the "
-            f"{self.material.loss.constant_guess:.3f} of a constant guess)"
+            f"training loss {loss:.3f} at the end, above {limit:.3f} ({limit / guess:g} of the "
+            f"{guess:.3f} of a constant guess)"
         )
 
     def _try_again(self, row: int, number: int) -> bool:

@@ -34,7 +34,7 @@ def write_results(
             for name, feed in sets.items()
             for row in prediction_rows(name, feed, logits[name][k], classes, threshold)
         ]
-        writer.write_seed(run.seed, run.model, run.history, rows, _status(run), kept=scored)
+        writer.write_seed(run.seed, run.model, run.history, rows, seed_status(run), kept=scored)
     summary["splits"] |= scored
     summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
     summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
@@ -102,8 +102,9 @@ def prediction_rows(
     return rows
 
 
-def _status(run: TrainedRun) -> SeedStatus:
-    return {
+def seed_status(run: TrainedRun) -> SeedStatus:
+    """How a seed ended, as status.json has it."""
+    status: Any = {
         "seed": run.seed,
         "lr": run.lr,
         "fitted": run.fitted,
@@ -130,3 +131,4 @@ def _status(run: TrainedRun) -> SeedStatus:
         "learned_distances": run.model.learned_distances(),
         "learned_biases": run.model.learned_biases(),
     }
+    return status

@@ -202,9 +202,8 @@ def begin(model: MILModel, start: Start, feed: Feed) -> None:
             assert last.bias is not None
             last.bias.fill_(start.bias)
     elif rule is not None:
-        first, second = (torch.zeros(model.encoded) for _ in range(2))
-        first[: len(rule.first)] = torch.from_numpy(rule.first)
-        second[: len(rule.second)] = torch.from_numpy(rule.second)
+        units = torch.eye(model.encoded)  # the model reads the types of the rule, and nothing else
+        first, second = units[0], units[len(rule.types) - 1]
         begun = (
             model.begin_share(first, rule.value)
             if rule.kind == "share"

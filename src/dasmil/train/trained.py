@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dasmil.models.base import MILModel
 from dasmil.stats import probabilities
+from dasmil.tasks import Task
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 from dasmil.train.state import FinishedAttempt
@@ -34,6 +35,8 @@ class TrainedRun:
     """The epoch of the weights."""
     attempts: list[FinishedAttempt]
     """The chosen attempt first."""
+    task: Task | None = None
+    """What was asked, where it was no class."""
 
     @property
     def proven(self) -> bool:
@@ -48,7 +51,12 @@ class TrainedRun:
         )
 
     def predict(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
-        """Probability of class 1 per bag [n], or of every class [n, classes]."""
+        """Probability of class 1 per bag [n], or of every class [n, classes]; with a task, what it asks for: the risk,
+        the number in its unit, or of several targets one column each.
+        """
         device = next(self.model.parameters()).device
         feed = Feed(bags, device, memory_gb=1.0, name="given", labelled=False)
-        return probabilities(model_logits([self.model], feed), self.model.n_classes)[0]
+        logits = model_logits([self.model], feed)
+        if self.task is None:
+            return probabilities(logits, self.model.n_classes)[0]
+        return self.task.answers(logits[0].reshape(len(bags), -1))

@@ -35,7 +35,7 @@ def source(bags: Sequence[Bag], device: torch.device) -> Sequence[Bag]:
 
 
 def moved(bags: Iterator[Bag], device: torch.device) -> Iterator[Moved]:
-    """Features, coordinates and section of each bag on the device, features in float32.
+    """Features, coordinates and section of each bag on the device, features in float32, pixels as they are.
 
     On CUDA the next bag is copied on a stream of its own while the caller computes on this one.
     """
@@ -64,5 +64,7 @@ def moved(bags: Iterator[Bag], device: torch.device) -> Iterator[Moved]:
 
 def _copied(bag: Bag, device: torch.device) -> Moved:
     section = None if bag.section is None else bag.section.to(device, non_blocking=True)
-    features = bag.features.to(device, non_blocking=True).to(torch.float32)
+    features = bag.features.to(device, non_blocking=True)
+    if not bag.pixels:
+        features = features.to(torch.float32)
     return features, bag.coords.to(device, non_blocking=True), section

@@ -59,7 +59,7 @@ def bag_list(shelf: Shelf) -> dict:
 
 def instance_size(bag: Bag) -> tuple[float, bool]:
     """Side of an instance in the bag's unit, and whether it is a point (drawn round) rather than a tile."""
-    return layout_of(bag).side, not (bag.metadata.get("tile_um") or bag.features.ndim == 4)
+    return layout_of(bag).side, not (bag.metadata.get("tile_um") or (bag.features.ndim == 4 and bag.unit == "px"))
 
 
 def layout(opened: OpenBag) -> Layout:

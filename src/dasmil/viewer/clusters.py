@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 CLUSTERS = 8
 LEARNED_FROM = 5000  # instances; all others are assigned to what these give
 ROUNDS = 30
+PARTS = 4  # of a picture, along each side
 
 
 def cluster(features: Tensor, k: int = CLUSTERS) -> Tensor:
     """The cluster of every instance [n], 0 to k - 1, the largest first; k-means++ starts, standardised features."""
+    if features.ndim == 4:  # pictures by the mean colours of their parts
+        features = torch.cat([adaptive_avg_pool2d(part.float(), PARTS) for part in features.detach().split(512)])
     x = features.detach().flatten(1).float()
     x = torch.nan_to_num((x - x.mean(0)) / x.std(0, unbiased=False).clamp(min=1e-6))
     rng = np.random.default_rng(0)

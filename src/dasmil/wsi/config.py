@@ -78,8 +78,9 @@ class TissueConfig:
 class ExtractConfig:
     """What is computed from a slide: its tiles, their stain, their features.
 
-    tile_px None takes the encoder's own input size (224 for a function). encoder: a name (see `dasmil encoders`) or a
-    Python function from uint8 [b, px, px, 3] to [b, dim]. mpp stands in for the slide's own resolution.
+    tile_px None takes the encoder's own input size (224 for a function, 64 for "none", which keeps the pixels).
+    encoder: a name (see `dasmil encoders`) or a Python function from uint8 [b, px, px, 3] to [b, dim]. mpp stands in
+    for the slide's own resolution.
     """
 
     tile_um: float = 256.0
@@ -102,6 +103,10 @@ class ExtractConfig:
         for name, known in (("stain", Stain), ("dtype", BagDtype), ("format", Format)):
             if getattr(self, name) not in get_args(known):
                 raise unknown_name(name, str(getattr(self, name)), get_args(known))
+        if self.encoder == "none" and self.format != "dasmil":
+            raise InputError(
+                f"encoder 'none' keeps pixels, which files of {self.format} do not hold: leave --format out"
+            )
         if self.mpp is not None and not MIN_MPP <= self.mpp <= MAX_MPP:
             raise InputError(f"mpp is {self.mpp:g}, expected {MIN_MPP:g} to {MAX_MPP:g} micrometres per pixel")
 

@@ -38,7 +38,8 @@ def make_encoder(config: ExtractConfig, options: RunOptions | None = None) -> En
     options = options or RunOptions()
     function = config.encoder
     if isinstance(function, str):
-        encoder = create_encoder(function, config.weights, options.device)
+        px = {"input_px": config.tile_px} if function == "none" and config.tile_px else {}
+        encoder = create_encoder(function, config.weights, options.device, **px)
     else:
         if config.weights is not None:
             raise InputError("weights are given, but the encoder is a Python function, which brings its own")

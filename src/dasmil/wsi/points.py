@@ -118,6 +118,8 @@ def _one(
         "points": json_hash([points.positions.tolist(), list(points.ids or ())]), "unit": unit, "patch_um": patch_um,
         "encoder": encoder.name, "encoder_sha256": encoder.sha256, "mpp": mpp,
     }  # fmt: skip
+    if encoder.name == "none":
+        described["tile_px"] = encoder.input_px
     marks = json_hash(described), fingerprint(path) if path.is_file() else ""
     if target.exists() and not force:
         if read_marks(target) == marks:
@@ -149,7 +151,7 @@ def _one(
         torch.from_numpy(features), torch.from_numpy(centres.astype(np.float32)), "um", target.stem,
         metadata=metadata, instance_ids=points.ids,
     )  # fmt: skip
-    write_bag(target, bag, dtype="float16")
+    write_bag(target, bag, dtype=None if bag.pixels else "float16")
     return {"status": "done", "patches": len(centres)}
 
 

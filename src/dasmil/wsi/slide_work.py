@@ -187,9 +187,10 @@ class SlideWork:
                 return
             part = self.encoder.encode(batch[:filled])
             if features is None:
-                features = np.empty((len(candidates), part.shape[1]), self.config.dtype)
+                kind = part.dtype if part.dtype == np.uint8 else np.dtype(self.config.dtype)  # pixels stay pixels
+                features = np.empty((len(candidates), *part.shape[1:]), kind)
             with np.errstate(over="ignore"):
-                rows = part.astype(self.config.dtype)
+                rows = part.astype(features.dtype)
             if not np.isfinite(rows).all():
                 why = "NaN or infinite" if not np.isfinite(part).all() else f"too large for {self.config.dtype}"
                 raise DataError(f"{self.slide.path}: the encoder {self.encoder.name} gave features that are {why}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dasmil.data.formats.contents import FeatureFile, Probe, left_out_text
 from dasmil.data.formats.hdf5 import probe_hdf5, read_hdf5
+from dasmil.data.formats.slide2vec import COORDINATES, find_coordinates, probe_slide2vec, read_slide2vec
 from dasmil.data.formats.slideflow import INDEX_SUFFIXES, probe_slideflow, read_slideflow
 from dasmil.data.scale import Scale
 from dasmil.errors import DataError, InputError
@@ -33,6 +34,7 @@ def find_feature_files(folder: Path) -> list[Path]:
     """All feature files below a folder, sorted by name; a single file is taken as it is.
 
     CLAM writes each slide twice, as h5_files/slide.h5 and, without positions, as pt_files/slide.pt: the first is taken.
+    slide2vec may write an embedding of the whole slide beside its tiles: those with positions are taken.
     """
     if folder.is_file():
         return [folder]
@@ -44,19 +46,27 @@ def find_feature_files(folder: Path) -> list[Path]:
         if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
     )
     with_coords = {path.stem for path in found if path.suffix.lower() != ".pt"}
-    found = [path for path in found if path.suffix.lower() != ".pt" or path.stem not in with_coords or _indexed(path)]
+    placed = {path: _placed(path) for path in found if path.suffix.lower() == ".pt"}
+    with_coords |= {path.stem for path, there in placed.items() if there}
+    found = [path for path in found if path.stem not in with_coords or placed.get(path, True)]
     if not found:
         raise InputError(f"{folder} holds no feature files: expected files ending in {', '.join(SUFFIXES)}")
     return found
 
 
-def _indexed(path: Path) -> bool:
-    return any(path.with_name(path.stem + suffix).is_file() for suffix in INDEX_SUFFIXES)
+def _placed(path: Path) -> bool:
+    """Whether positions lie beside a tensor."""
+    return find_coordinates(path) is not None or any(
+        path.with_name(path.stem + suffix).is_file() for suffix in INDEX_SUFFIXES
+    )
 
 
 def probe_features(path: Path) -> Probe:
     """Tell the format, the number of instances and what the file declares, without reading the features."""
-    return probe_slideflow(path) if path.suffix.lower() == ".pt" else probe_hdf5(path)
+    if path.suffix.lower() != ".pt":
+        return probe_hdf5(path)
+    coordinates = find_coordinates(path)
+    return probe_slideflow(path) if coordinates is None else probe_slide2vec(path, coordinates)
 
 
 def read_features(path: Path, scale: Scale | None = None, *, features: bool = True) -> FeatureFile:
@@ -64,8 +74,12 @@ def read_features(path: Path, scale: Scale | None = None, *, features: bool = Tr
 
     features: False leaves them out (the array is [n, 0]), which is quick.
     """
-    if path.name.endswith(INDEX_SUFFIXES):
+    if path.name.endswith((*INDEX_SUFFIXES, COORDINATES)):
         raise DataError(f"{path} is an index of positions, not a feature file: give the .pt file beside it")
     scale = scale or Scale()
-    read = read_slideflow if path.suffix.lower() == ".pt" else read_hdf5
-    return read(path, scale, features=features)
+    if path.suffix.lower() != ".pt":
+        return read_hdf5(path, scale, features=features)
+    coordinates = find_coordinates(path)
+    if coordinates is None:
+        return read_slideflow(path, scale, features=features)
+    return read_slide2vec(path, coordinates, scale, features=features)

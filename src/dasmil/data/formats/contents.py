@@ -17,7 +17,8 @@ from dasmil.errors import InputError, ScaleError
 class Probe:
     """What a file says about itself before its features are read.
 
-    tile_um, mpp, size_px: as declared by the file, None where it is silent; n_coords: None if there are none.
+    in_features: numbers of one instance; pictures: they are pixels. tile_um, mpp, size_px: as declared by the file,
+    None where it is silent; n_coords: None if there are none.
     """
 
     path: Path
@@ -29,13 +30,14 @@ class Probe:
     tile_um: float | None = None
     mpp: float | None = None
     size_px: tuple[float, float] | None = None
+    pictures: bool = False
 
 
 @dataclass(frozen=True)
 class FeatureFile:
     """The instances of one slide: features [n, f], centres [n, 2] in micrometres, and how they were found.
 
-    left_out: rows that were copies of tiles (augmented).
+    features may be pixels, uint8 [n, 3, h, w]; left_out: rows that were copies of tiles (augmented).
     """
 
     probe: Probe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,15 +105,16 @@ def is_own(file: h5py.File) -> bool:
 
 def _probe_own(path: Path) -> Probe:
     info = read_bag_info(path)
-    if len(info.feature_shape) != 1:
-        raise DataError(f"{path}: features have shape [n, {info.feature_shape}], expected [n, f]")
+    if len(info.feature_shape) not in (1, 3):
+        raise DataError(f"{path}: features have shape [n, {info.feature_shape}], expected [n, f] or [n, 3, h, w]")
     known = info.metadata
     return Probe(
         path=path,
         format="dasmil",
         n=info.n,
         n_coords=info.n,
-        in_features=info.feature_shape[0],
+        in_features=math.prod(info.feature_shape),
+        pictures=len(info.feature_shape) == 3,
         encoder=None if known.get("encoder") is None else str(known["encoder"]),
         tile_um=_positive(path, known, "tile_um"),
         mpp=_positive(path, known, "mpp"),
@@ -154,7 +156,7 @@ def _read_own(path: Path) -> FeatureFile:
         raise DataError(f"{path}: positions are in {bag.unit}, expected um; extract the slide with its scale")
     return FeatureFile(
         probe=probe,
-        features=np.asarray(bag.features.float().numpy()),
+        features=np.asarray((bag.features if bag.pixels else bag.features.float()).numpy()),
         coords=bag.coords.numpy(),
         tile_um=probe.tile_um,
         mpp=probe.mpp,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -25,13 +27,13 @@ from dasmil.ops.das_attention.inputs import (
     check_values,
 )
 from dasmil.ops.das_attention.native import available, check_supported, load, native
-from dasmil.ops.das_attention.operands import Operands, Settings, absorb_scales, widen
+from dasmil.ops.das_attention.operands import Operands, Settings, absorb_scales, clear_padding, widen
 from dasmil.ops.das_attention.phi import PHI
 from dasmil.ops.das_attention.reference import reference
 
 BACKENDS = ("auto", "reference", "chunked", "native", "triton")
 
-__all__ = ["BACKENDS", "BIASES", "PHI", "das_attention"]
+__all__ = ["BACKENDS", "BIASES", "PHI", "das_attention", "written_out"]
 
 
 def das_attention(
@@ -110,13 +112,15 @@ def das_attention(
             "coords require a gradient, which only backend='reference' gives; use it or pass coords.detach()"
         )
     asked, width = backend, max(query.shape[-1], value.shape[-1])
-    if backend == "auto":
+    if _WRITTEN_OUT.get():
+        backend = "dense"  # below: neither kernels nor looks at values, which a graph cannot hold
+    elif backend == "auto":
         backend = _choose(query.device, query.dtype, width)
     elif backend == "native":
         check_supported(query.device, query.dtype)
     elif backend == "triton":
         triton_backend.check_supported(query.device, query.dtype, width)
-    if backend != "native" or return_weights or query.numel() == 0:
+    if backend not in ("native", "dense") or return_weights or query.numel() == 0:
         check_values(x, bias)  # the kernel finds these itself, but not where there is nothing to compute
     if backend == "triton" and query.numel() == 0:
         backend = "chunked"
@@ -130,6 +134,7 @@ def das_attention(
     if backend == "native" and not return_weights:
         z = native(x, settings)
         return z if z.dtype is dtype else z.to(dtype)
+    x = clear_padding(x)
     with torch.autocast(query.device.type, enabled=False):
         if backend == "triton" and not return_weights:
             if (reason := triton_trust.distrust(x, settings)) is None:
@@ -140,6 +145,19 @@ def das_attention(
             return chunked(x, settings).to(dtype)
         z, weights = (reference if backend == "reference" else dense)(x, settings)
     return (z.to(dtype), weights.to(dtype)) if return_weights else z.to(dtype)
+
+
+_WRITTEN_OUT: ContextVar[bool] = ContextVar("written_out", default=False)
+
+
+@contextmanager
+def written_out() -> Iterator[None]:
+    """Within it the operator is plain tensor algebra of n x n numbers per head, for graphs that leave PyTorch."""
+    token = _WRITTEN_OUT.set(True)
+    try:
+        yield
+    finally:
+        _WRITTEN_OUT.reset(token)
 
 
 def _choose(device: torch.device, dtype: torch.dtype, width: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from dasmil.ops.das_attention.inputs import (
     large_section,
     refuse_second_derivatives,
 )
-from dasmil.ops.das_attention.operands import Operands, Settings
+from dasmil.ops.das_attention.operands import LARGE, Operands, Settings, clear_padding
 from dasmil.ops.das_attention.order import space_filling_order
 from dasmil.ops.das_attention.phi import PHI
 
@@ -70,6 +71,15 @@ def has_instructions(isa: str) -> bool:
     """Whether the kernel was built for this instruction set and the CPU has it."""
     loaded = load()
     return not isinstance(loaded, str) and bool(loaded.das_has(ctypes.c_int64(_ISA_CODES[isa])))
+
+
+def told() -> str:
+    """In words: the instruction set that runs here, and whether on several threads; or why there is no kernel."""
+    loaded = load()
+    if isinstance(loaded, str):
+        return f"missing: {loaded}"
+    best = next((isa for isa in ("avx512", "avx2") if has_instructions(isa)), f"portable ({platform.machine()})")
+    return f"{best}, {'OpenMP' if loaded.das_has_openmp() else 'one thread: built without OpenMP'}"
 
 
 def _library() -> ctypes.CDLL:
@@ -190,11 +200,8 @@ class NativeAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, settings: Settings, *tensors: Tensor | None) -> Tensor:
         x = Operands(*[None if t is None else t.contiguous() for t in tensors])  # pyright: ignore[reportArgumentType]
-        if x.mask is not None and not (x.query.sum() + x.key.sum()).isfinite():
-            hidden = ~x.mask[
-                ..., None, :, None
-            ]  # the kernel multiplies what is behind the mask by 0: no NaN may be there
-            x = x._replace(query=x.query.masked_fill(hidden, 0), key=x.key.masked_fill(hidden, 0))
+        if x.mask is not None and not sum(map(torch.linalg.vector_norm, x[:3])) < LARGE:  # so NaN, too
+            x = clear_padding(x)
         near = _neighbourhood(x, settings)
         problem = _describe(settings, x, near)
         out = _empty_like(x.value)

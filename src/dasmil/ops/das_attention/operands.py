@@ -90,6 +90,22 @@ def widen(operands: Operands) -> Operands:
     return operands._replace(**narrow) if narrow else operands
 
 
+LARGE = 1e15
+"""Sums of products of such numbers still fit float32."""
+
+
+def clear_padding(x: Operands) -> Operands:
+    """0 for what lies behind the mask and is no number, or so large that its products are none.
+
+    Weights of 0 would multiply it, and 0 times NaN is NaN. Rows of padding have a result too: other numbers stay.
+    """
+    if x.mask is None:
+        return x
+    hidden = ~x.mask[..., None, :, None]
+    rows = {name: getattr(x, name) for name in ("query", "key", "value")}
+    return x._replace(**{name: row.masked_fill(hidden & ~(row.abs() < LARGE), 0) for name, row in rows.items()})
+
+
 def absorb_scales(
     x: Operands, settings: Settings, scale: float | Tensor, length: float | Tensor
 ) -> tuple[Operands, Settings]:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dasmil.errors import InputError, unknown_name
-from dasmil.wsi.encoders.base import CallableEncoder, Encoder, NullEncoder
+from dasmil.wsi.encoders.base import CallableEncoder, Encoder, NullEncoder, PixelEncoder
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["DEFAULT_ENCODER", "CallableEncoder", "Encoder", "EncoderInfo", "create_encoder", "list_encoders"]
 
+PIXELS = 64
+"""Side of the patches whose pixels are kept, where none is said."""
 DEFAULT_ENCODER = "efficientnet-lite0"
 
 
@@ -43,19 +45,20 @@ def create_encoder(
     device: str | torch.device = "auto",
     *,
     dim: int | None = None,
-    input_px: int = 224,
+    input_px: int | None = None,
 ) -> Encoder:
     """Create an encoder: a name of list_encoders(), timm:NAME, hf-hub:REPO, or a Python function with its dim.
 
     A name that ends in [4,10] takes these blocks of the network, averaged over the tile, instead of its last layer.
     weights: a local file in place of the encoder's own weights; device: auto (CUDA, MPS, CPU), cpu, cuda:N, mps.
+    input_px: the side of a tile, for a function (224) and for "none", which keeps the pixels (64).
     """
     if not isinstance(name, str):
         if dim is None:
             raise InputError("an encoder that is a Python function needs dim, the number of features it gives per tile")
         if weights is not None:
             raise InputError("an encoder that is a Python function brings its own weights; leave weights out")
-        return CallableEncoder(name, dim=dim, input_px=input_px)
+        return CallableEncoder(name, dim=dim, input_px=input_px or 224)
     if name.endswith("]"):
         from dasmil.wsi.encoders.layers import split_name, with_layers
 
@@ -65,6 +68,10 @@ def create_encoder(
         if weights is not None:
             raise InputError("encoder 'null' has no weights; leave --weights out")
         return NullEncoder()
+    if name == "none":
+        if weights is not None:
+            raise InputError("encoder 'none' keeps the pixels and has no weights; leave --weights out")
+        return PixelEncoder(input_px or PIXELS)
     if name == "efficientnet-lite0":
         from dasmil.wsi.encoders import efficientnet
 
@@ -90,7 +97,7 @@ def list_encoders() -> list[EncoderInfo]:
     from dasmil.wsi.encoders.foundation import FOUNDATION
 
     timm = timm_import.installed()
-    null = NullEncoder()
+    null, pixels = NullEncoder(), PixelEncoder(PIXELS)
     rows = [
         EncoderInfo(
             efficientnet.NAME,
@@ -111,6 +118,7 @@ def list_encoders() -> list[EncoderInfo]:
             "the encoder of the paper, from the authors' ctranspath.pth",
         ),
         EncoderInfo(null.name, null.dim, null.input_px, null.licence, "none", True, null.note),
+        EncoderInfo(pixels.name, pixels.dim, pixels.input_px, pixels.licence, "none", True, pixels.note),
         EncoderInfo(
             "timm:NAME",
             None,

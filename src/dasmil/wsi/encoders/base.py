@@ -114,6 +114,28 @@ class NullEncoder(Encoder):
         return (np.concatenate([whole, (sums / counts).reshape(len(pixels), 12)], axis=1) / 255).astype(np.float32)
 
 
+class PixelEncoder(Encoder):
+    """No encoder: the pixels themselves, uint8 [b, 3, input_px, input_px], for a CNN that is trained with the model."""
+
+    def __init__(self, input_px: int) -> None:
+        super().__init__(
+            "none",
+            dim=3 * input_px**2,
+            input_px=input_px,
+            licence="none needed",
+            note="keeps the pixels, for a small CNN that dasmil train trains with the model",
+        )
+
+    def encode(self, batch: np.ndarray | Tensor) -> np.ndarray:
+        pixels = batch.cpu().numpy() if isinstance(batch, Tensor) else np.asarray(batch)
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (self.input_px, self.input_px, 3):
+            raise InputError(
+                f"encoder 'none': tiles are {pixels.dtype} of shape {pixels.shape}, "
+                f"expected uint8 [b, {self.input_px}, {self.input_px}, 3]"
+            )
+        return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
 class CallableEncoder(Encoder):
     """A Python function from tiles [b, input_px, input_px, 3] (uint8 array) to features [b, dim]."""
 

@@ -17,7 +17,8 @@ struct Sums {
   double *k_gamma, *k_nu, *v_sum;  // [d], [d], [o]: sums over the columns for the embeddings
   double *bias;           // [1] or [bins]
   int32_t *list;          // the panels near a tile
-  float *q, *dz, *part;   // [TI][d], [TI][o]: rows of such panels; [6][d]: a panel's share of dq
+  float *q;               // [TI][d]: rows of such panels that are not as they came
+  const float **q_at, **dz_at;  // [TI]: where these rows lie
   Gathered gathered;      // the columns of such a tile
 
   Sums(const Bag &bag, int64_t stretches, bool first, Arena &arena) : first(first), gathered(bag, arena) {
@@ -39,8 +40,8 @@ struct Sums {
     bias = arena.take<double>(bag.bins + 1);
     list = arena.take<int32_t>(stretches);
     q = arena.take(stretches ? TI * bag.d : 0);
-    dz = arena.take(stretches ? TI * bag.o : 0);
-    part = arena.take(stretches ? 6 * bag.d : 0);
+    q_at = arena.take<const float *>(TI);
+    dz_at = arena.take<const float *>(TI);
   }
 
   void clear(const Bag &bag, float *d_query) {
@@ -66,19 +67,27 @@ struct Incoming {
   Incoming(const Bag &bag, Arena &arena, bool used) {
     panel = arena.take(used && !bag.local ? bag.panels * bag.o * 6 : 0);
     common = arena.take(used ? bag.n : 0);
-    dg = arena.take(used ? bag.n : 0);
-    dg_ln2 = arena.take(used ? bag.n : 0);
-    dm_ln2 = arena.take(used ? bag.n : 0);
+    const int64_t sums = used && bag.mode != LEAN ? bag.n : 0;
+    dg = arena.take(sums);
+    dg_ln2 = arena.take(sums);
+    dm_ln2 = arena.take(sums);
   }
 
   void pack(const das_problem &p, const Bag &bag, int64_t item) {
+    constexpr int64_t AHEAD = 16;
     const int64_t n = bag.n, o = bag.o;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = (item * n + bag.ids[i]) * o;
       const float *dz = p.d_out + at, *z = p.out + at;
+      if (bag.local && i + AHEAD < n) {
+        const int64_t soon = (item * n + bag.ids[i + AHEAD]) * o;
+        fetch(p.d_out + soon, o);
+        fetch(p.out + soon, o);
+      }
       for (int64_t y = 0; y < o && !bag.local; ++y)
         panel[(i / 6) * o * 6 + y * 6 + i % 6] = static_cast<float>(LN2) * dz[y];
       common[i] = static_cast<float>(LN2 * dot(dz, z, o));
+      if (bag.mode == LEAN) continue;
       const double u = bag.ve ? dot(dz, bag.ve, o) : 0, v = bag.ve ? dot(dz, bag.ve + o, o) : 0;
       dg[i] = static_cast<float>(u - v);
       dg_ln2[i] = static_cast<float>(LN2 * (u - v));
@@ -105,10 +114,6 @@ struct Backward {
     const float *G = t.G, *M = t.M;
     for (int64_t i = i0; i < i0 + count; ++i, S += TJ, G += TJ, M += TJ) {
       const vf low = all(shift[i]), share = all(shares[i]);
-      if (MODE == LEAN) {
-        for (int64_t j = 0; j < to.width; j += W) store(S + j, exp2_or_zero(load(S + j) - low) * share);
-        continue;
-      }
       const vf ga = all(bag.ga[i]), a = SOME ? all(bag.a[i]) : vf{};
       for (int64_t j = 0; j < to.width; j += W) {
         const vf e = logit<SOME>(load(S + j), load(G + j), M + j, to.gc + j, to.c + j, ga, a, gg);
@@ -117,26 +122,28 @@ struct Backward {
     }
   }
 
-  // D holds dz.v and becomes w = dL/de; S becomes the weights after dropout. Without embeddings this is all.
-  void lean_gradients(const Columns &to, int64_t i0, int64_t count, float *S, float *D) const {
+  // Without embeddings: S holds the logits and becomes the weights after dropout, D holds dz.v and becomes w = dL/de.
+  void lean(const Columns &to, int64_t item, int64_t i0, int64_t count, float *S, float *D) const {
     const vf kept = all(static_cast<float>(1.0 / (1.0 - p.dropout)));
+    const float *shift = p.shift + item * bag.n, *shares = p.share + item * bag.n;
     for (int64_t i = i0; i < i0 + count; ++i, S += TJ, D += TJ) {
       const Keep keep(bag.keys, bag.ids[i], threshold);
-      const vf common = all(in.common[i]);
+      const vf low = all(shift[i]), share = all(shares[i]), common = all(in.common[i]);
       for (int64_t j = 0; j < to.width; j += W) {
-        const vf weight = load(S + j);
-        vf d_weight = load(D + j);
+        const vf weight = exp2_or_zero(load(S + j) - low) * share;
+        vf used = weight, d_weight = load(D + j);
         if (DROP) {
           const vf factor = only_where(keep(load(to.ids + j)), kept);
-          store(S + j, weight * factor);
+          used = weight * factor;
           d_weight = d_weight * factor;
         }
+        store(S + j, used);
         store(D + j, weight * (d_weight - common));
       }
     }
   }
 
-  // The same with embeddings; the sums over rows and columns are taken.
+  // With embeddings: S holds the weights before dropout; the sums over rows and columns are taken.
   void gradients(const Columns &to, int64_t i0, int64_t count, float *S, float *D, Sums &t) const {
     const vf gg = all(bag.gg), beta = all(bag.beta), kept = all(static_cast<float>(1.0 / (1.0 - p.dropout)));
     const float *G = t.G, *X = t.X, *M = t.M;
@@ -204,44 +211,31 @@ struct Backward {
     if (SOME) t.gg += lane_sum(d_gg);
   }
 
-  // A panel of at most six rows against some columns: weights in S, w in D. Where rows are packed when they are needed, q
-  // and dz hold them.
-  void panel(const Columns &to, int64_t item, int64_t i, int64_t count, const float *q, const float *dz, float *S, float *D,
-             Sums &t) const {
-    const int64_t d = bag.d, o = bag.o;
-    if (bag.local) {
-      spread_rows<TJ>(q, count, d, to.k, S, to.width);
-      spread_rows<TJ>(dz, count, o, to.v, D, to.width);
-    } else {
-      spread_panel<TJ>(bag.q_panel + i * d, count, d, to.k, to.start, S, to.width);
-      spread_panel<TJ>(in.panel + i * o, count, o, to.v, nullptr, D, to.width);
-    }
+  // A panel of at most six rows against some columns: S holds q.k and D dz.v, they become the weights and w.
+  void panel(const Columns &to, int64_t item, int64_t i, int64_t count, float *S, float *D, Sums &t) const {
     if (biases) biases(bag, to, i, count, S);
-    if (MODE != LEAN) distances(bag, to, i, count, t.G, t.X, t.M);
-    weights(to, item, i, count, S, t);
     if (MODE == LEAN) {
-      lean_gradients(to, i, count, S, D);
+      lean(to, item, i, count, S, D);
     } else {
+      distances(bag, to, i, count, t.G, t.X, t.M);
+      weights(to, item, i, count, S, t);
       gradients(to, i, count, S, D, t);
     }
     if (bias_gradients) bias_gradients(bag, to, i, count, D, t.bias);
-    float *dq = bag.local ? t.part : t.dq + i * d;
-    if (bag.local) fill(dq, dq + count * d, 0.0f);
-    if (to.k_rows) {
-      collect_all<TJ>(D, count, to.k_rows, to.real, d, dq);
+    const Rows dq{t.dq, bag.d, bag.ids + i};
+    if (to.k_at) {
+      collect_all<TJ>(D, count, Anywhere{to.k_at}, to.real, dq);
+    } else if (to.k_rows) {
+      collect_all<TJ>(D, count, InTurn{to.k_rows, bag.d}, to.real, dq);
     } else {
-      gather_all<TJ>(D, count, to.k, to.width, d, dq, d);
-    }
-    for (int64_t r = 0; r < count && bag.local; ++r) {
-      float *sum = t.dq + bag.ids[i + r] * d;
-      for (int64_t x = 0; x < d; ++x) sum[x] += dq[r * d + x];
+      gather_all<TJ>(D, count, to.k, to.width, dq);
     }
   }
 
   // All rows against one tile of columns: finishes the gradients of its keys and values.
   void tile(int64_t item, int64_t j0, int64_t width, const Stretches &stretches, Sums &t) const {
-    fill(t.dk, t.dk + bag.d * TJ, 0.0f);
-    fill(t.dv, t.dv + bag.o * TJ, 0.0f);
+    for (int64_t x = 0; x < bag.d; ++x) fill(t.dk + x * TJ, t.dk + x * TJ + width, 0.0f);
+    for (int64_t y = 0; y < bag.o; ++y) fill(t.dv + y * TJ, t.dv + y * TJ + width, 0.0f);
     fill(t.gamma, t.gamma + TJ, 0.0f);
     fill(t.nu, t.nu + TJ, 0.0f);
     bag.local ? near_rows(item, j0, width, stretches, t) : all_rows(item, j0, width, t);
@@ -254,8 +248,12 @@ struct Backward {
     const Columns to = bag.columns(j0, width);
     for (int64_t i0 = 0; i0 < n; i0 += TI) {
       const int64_t rows = least(TI, n - i0);
-      for (int64_t r = 0; r < rows; r += 6)
-        panel(to, item, i0 + r, least(6, rows - r), nullptr, nullptr, t.S + r * TJ, t.D + r * TJ, t);
+      for (int64_t r = 0; r < rows; r += 6) {
+        const int64_t i = i0 + r, count = least(6, rows - r);
+        spread_panel<TJ>(bag.q_panel + i * d, count, d, to.k, to.start, t.S + r * TJ, width);
+        spread_panel<TJ>(in.panel + i * o, count, o, to.v, nullptr, t.D + r * TJ, width);
+        panel(to, item, i, count, t.S + r * TJ, t.D + r * TJ, t);
+      }
       spread_add<TJ>(bag.q_rows + i0 * d, d, rows, t.D, t.dk, width);
       spread_add<TJ>(dz + i0 * o, o, rows, t.S, t.dv, width);
     }
@@ -267,36 +265,50 @@ struct Backward {
     const Columns to = t.gathered.take(bag, nullptr, j0 / GROUP, width / GROUP, static_cast<float>(LN2));
     const int64_t found = stretches.near(box_of(bag, j0, j0 + width), bag, t.list);
     for (int64_t s = 0; s < found; s += TI / 6) {
-      int64_t rows = 0;
-      for (int64_t x = s; x < least(found, s + TI / 6); ++x) {  // only the last panel of all may be short of rows
+      const int64_t panels = least(TI / 6, found - s);
+      for (int64_t x = s + panels; x < least(found, s + panels + TI / 6); ++x) fetch_panel(t.list[x] * 6, d_out, t.dq);
+      int64_t rows = 0;  // only the last panel of all may be short of them
+      for (int64_t x = s; x < s + panels; ++x) {
         const int64_t i = t.list[x] * 6, count = least(6, n - i);
-        float *q = t.q + rows * d, *dz = t.dz + rows * o;
-        for (int64_t r = 0; r < count; ++r) {
-          bag.fold_query(i + r, q + r * d);
-          memcpy(dz + r * o, d_out + bag.ids[i + r] * o, static_cast<size_t>(o) * sizeof(float));
+        for (int64_t r = 0; r < count; ++r, ++rows) {
+          t.q_at[rows] = bag.row_query(i + r, t.q + rows * d);
+          t.dz_at[rows] = d_out + bag.ids[i + r] * o;
         }
-        panel(to, item, i, count, q, dz, t.S + rows * TJ, t.D + rows * TJ, t);
-        rows += count;
       }
-      spread_add<TJ>(t.q, d, rows, t.D, t.dk, width);
-      spread_add<TJ>(t.dz, o, rows, t.S, t.dv, width);
+      spread_rows<TJ>(t.q_at, rows, d, to.k, t.S, width);
+      spread_rows<TJ>(t.dz_at, rows, o, to.v, t.D, width);
+      for (int64_t x = 0; x < panels; ++x) {
+        const int64_t i = t.list[s + x] * 6;
+        panel(to, item, i, least(6, n - i), t.S + x * 6 * TJ, t.D + x * 6 * TJ, t);
+      }
+      spread_add_rows<TJ>(t.q_at, d, rows, t.D, t.dk, width);
+      spread_add_rows<TJ>(t.dz_at, o, rows, t.S, t.dv, width);
+    }
+  }
+
+  // Rows lie where the instances came: those of the next panels are on their way while these are worked on.
+  void fetch_panel(int64_t i, const float *d_out, const float *dq) const {
+    for (int64_t r = i; r < least(i + 6, bag.n); ++r) {
+      fetch(bag.query + bag.ids[r] * bag.d, bag.d);
+      fetch(d_out + bag.ids[r] * bag.o, bag.o);
+      fetch(dq + bag.ids[r] * bag.d, bag.d);
     }
   }
 
   void finish_columns(int64_t item, int64_t j0, int64_t width, Sums &t) const {
     const int64_t n = bag.n, d = bag.d, o = bag.o;
-    const float unit = static_cast<float>(bag.unit);
+    const float unit = static_cast<float>(bag.unit), own = bag.local_unit;
     const float *qe = bag.qe;
     for (int64_t j = 0; j < least(width, n - j0); ++j) {
       const int64_t at = item * n + bag.ids[j0 + j];
       if (MODE == LEAN) {
-        for (int64_t x = 0; x < d; ++x) p.d_key[at * d + x] = t.dk[x * TJ + j];
+        for (int64_t x = 0; x < d; ++x) p.d_key[at * d + x] = own * t.dk[x * TJ + j];
         for (int64_t y = 0; y < o; ++y) p.d_value[at * o + y] = t.dv[y * TJ + j];
         continue;
       }
       const float *key = p.key + at * d;
       for (int64_t x = 0; x < d; ++x) {
-        float dk = t.dk[x * TJ + j];
+        float dk = own * t.dk[x * TJ + j];
         if (qe) dk += unit * t.gamma[j] * (qe[x] - qe[d + x]);
         if (qe && SOME) dk += unit * t.nu[j] * qe[d + x];
         p.d_key[at * d + x] = dk;

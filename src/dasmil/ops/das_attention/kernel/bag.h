@@ -9,6 +9,7 @@ namespace DAS_ISA {
 struct Columns {
   const float *k, *v;     // [d][TJ], [o][TJ]
   const float *k_rows, *v_rows;  // [real][d], [real][o] where a product takes them so, else null
+  const float *const *k_at, *const *v_at;  // [real]: the same rows where they lie anywhere
   const float *axis[3];   // each array that follows: [width]
   const float *gc, *c;
   const float *start;     // -inf for padding, else 0; null where a radius decides which pairs there are
@@ -42,6 +43,7 @@ struct Bag {
   float gg = 0, theta = 0, beta = 0;
   const float *ke, *qe, *ve;   // [2][d or o] or null
   double unit;                 // scale * log2(e)
+  float local_unit;            // the same where the products of queries and keys do not have it yet, else 1
   Keys keys;                   // of dropout
   int bias;
   int64_t bins;
@@ -79,6 +81,7 @@ struct Bag {
     table = arena.take(bins);
     edges = arena.take(bins);
     unit = p.scale * LOG2E;
+    local_unit = local ? static_cast<float>(unit) : 1.0f;
   }
 
   int64_t width(int64_t tile) const { return least(TJ, (n - tile * TJ + 15) / 16 * 16); }
@@ -92,6 +95,7 @@ struct Bag {
     x.v = wide_v ? nullptr : v + first * o + offset;
     x.k_rows = wide_k ? key + j0 * d : nullptr;
     x.v_rows = wide_v ? (ve && mode == WHOLE ? v_whole : value) + j0 * o : nullptr;
+    x.k_at = x.v_at = nullptr;
     x.real = least(width, n - j0);
     for (int y = 0; y < 3; ++y) x.axis[y] = axis[y] ? axis[y] + j0 : nullptr;
     x.gc = gc ? gc + j0 : nullptr;
@@ -130,7 +134,15 @@ struct Bag {
     return DAS_OK;
   }
 
-  // Row i of the queries as the products take it.
+  // Row i of the queries as the products of a local bag take it, made in `to` where it is not as it came.
+  const float *row_query(int64_t i, float *to) const {
+    const float *row = query + ids[i] * d;
+    if (!qe || mode != WHOLE) return row;
+    for (int64_t x = 0; x < d; ++x) to[x] = row[x] + qe[d + x];
+    return to;
+  }
+
+  // Row i of the queries as the products of other bags take it.
   void fold_query(int64_t i, float *to) const {
     const float *row = query + ids[i] * d, u = static_cast<float>(unit);
     if (qe && mode == WHOLE) {
@@ -140,14 +152,12 @@ struct Bag {
     }
   }
 
-  // The values of column j times `factor`.
-  void fold_value(int64_t j, float factor, float *to) const {
+  // The values of column j as the products take them, made in `to` where they are not as they came.
+  const float *row_value(int64_t j, float *to) const {
     const float *row = value + ids[j] * o;
-    if (ve && mode == WHOLE) {
-      for (int64_t x = 0; x < o; ++x) to[x] = factor * (row[x] + ve[o + x]);
-    } else {
-      for (int64_t x = 0; x < o; ++x) to[x] = factor * row[x];
-    }
+    if (!ve || mode != WHOLE) return row;
+    for (int64_t x = 0; x < o; ++x) to[x] = row[x] + ve[o + x];
+    return to;
   }
 
  private:
@@ -239,7 +249,7 @@ struct Bag {
         const float *row = real ? key + ids[j0 + j] * d : nullptr;
         for (int64_t x = 0; x < d; ++x) kt[x * TJ] = real ? row[x] : 0;
         if (wide_v) {
-          if (real && folded) fold_value(j0 + j, 1.0f, v_whole + (j0 + j) * o);
+          if (real && folded) row_value(j0 + j, v_whole + (j0 + j) * o);
           continue;
         }
         row = real ? value + ids[j0 + j] * o : nullptr;

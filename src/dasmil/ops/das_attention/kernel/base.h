@@ -76,9 +76,22 @@ struct FlushDenormals {
 #endif
 };
 
+// Asks for the cache lines of a row that will be needed soon.
+DAS_INLINE void fetch(const float *row, int64_t size) {
+  for (int64_t c = 0; c < size; c += 16) __builtin_prefetch(row + c);
+}
+
+// Four sums beside each other: one alone would wait for itself.
 inline double dot(const float *a, const float *b, int64_t size) {
-  double sum = 0;
-  for (int64_t c = 0; c < size; ++c) sum += static_cast<double>(a[c]) * b[c];
+  typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef double wide __attribute__((vector_size(32)));
+  wide sums{};
+  int64_t c = 0;
+  for (; c + 4 <= size; c += 4)
+    sums += __builtin_convertvector(*reinterpret_cast<const four *>(a + c), wide) *
+            __builtin_convertvector(*reinterpret_cast<const four *>(b + c), wide);
+  double sum = sums[0] + sums[1] + (sums[2] + sums[3]);
+  for (; c < size; ++c) sum += static_cast<double>(a[c]) * b[c];
   return sum;
 }
 

@@ -32,13 +32,14 @@ struct RowState {
 // What a thread of the forward pass owns.
 struct Desk {
   float *S, *G, *M, *O;  // [6][TJ] each, [TF][o]; the distances share the place of G
-  float *q;              // [TR][d], where rows are packed when they are needed
+  float *q;              // [TR][d], where a local bag has rows that are not as they came
+  const float **q_at;    // [TR]: where its rows lie
   int32_t *list;         // the stretches of columns near some rows
   Gathered gathered;
 
   Desk(const Bag &bag, int64_t stretches, Arena &arena)
       : S(arena.take(6 * TJ)), G(arena.take(6 * TJ)), M(arena.take(6 * TJ)), O(arena.take(TF * bag.o)),
-        q(arena.take(bag.local ? TR * bag.d : 0)),
+        q(arena.take(bag.local ? TR * bag.d : 0)), q_at(arena.take<const float *>(TR)),
         list(arena.take<int32_t>(stretches)), gathered(bag, arena) {}
 };
 
@@ -92,7 +93,7 @@ struct Forward {
     for (int64_t r0 = 0; r0 < rows; r0 += 6) {
       const int64_t count = least(6, rows - r0);
       if (bag.local) {
-        spread_rows<TJ>(desk.q + r0 * d, count, d, to.k, S, to.width);
+        spread_rows<TJ>(desk.q_at + r0, count, d, to.k, S, to.width);
       } else {
         spread_panel<TJ>(bag.q_panel + (i0 + r0) * d, count, d, to.k, to.start, S, to.width);
       }
@@ -115,10 +116,13 @@ struct Forward {
         }
       }
       for (int64_t x = 0; x < count; ++x) weights(to, i0 + r0 + x, state, r0 + x, S + x * TJ, G + x * TJ, M + x * TJ);
-      if (to.v_rows) {
-        collect_all<TJ>(S, count, to.v_rows, to.real, o, O + r0 * o);
+      const Rows sums{O + r0 * o, o, nullptr};
+      if (to.v_at) {
+        collect_all<TJ>(S, count, Anywhere{to.v_at}, to.real, sums);
+      } else if (to.v_rows) {
+        collect_all<TJ>(S, count, InTurn{to.v_rows, o}, to.real, sums);
       } else {
-        gather_all<TJ>(S, count, to.v, to.width, o, O + r0 * o, o);
+        gather_all<TJ>(S, count, to.v, to.width, sums);
       }
     }
   }
@@ -129,7 +133,7 @@ struct Forward {
     state.clear(rows);
     fill(desk.O, desk.O + rows * o, 0.0f);
     if (bag.local) {
-      for (int64_t r = 0; r < rows; ++r) bag.fold_query(i0 + r, desk.q + r * bag.d);
+      for (int64_t r = 0; r < rows; ++r) desk.q_at[r] = bag.row_query(i0 + r, desk.q + r * bag.d);
       const int64_t found = stretches.near(box_of(bag, i0, i0 + rows), bag, desk.list);
       for (int64_t s = 0; s < found; s += TJ / GROUP)
         tile(desk.gathered.take(bag, desk.list + s, 0, least(TJ / GROUP, found - s), 1.0f), i0, rows, state, desk);

@@ -1,4 +1,4 @@
-// The three products of the kernel. Columns j lie along the vector lanes in all of them, so no inner size is ever padded:
+// The products of the kernel. Columns j lie along the vector lanes in all of them, so no inner size is ever padded:
 // d = 10 costs ten multiply-adds, not sixteen. A tile of pairs has the row stride TJ.
 #pragma once
 
@@ -6,49 +6,88 @@
 
 namespace DAS_ISA {
 
-// T[m][j] (=, or += for ADD) sum_c L[c * step + m] * R[c][j] for m < M, on top of start[j], for V vectors of columns; with
-// ROWS it is L[m * step + c].
-template <int M, bool ADD, bool ROWS, int TJ, int V>
-DAS_INLINE void spread_vectors(const float *L, int64_t step, int64_t depth, const float *R, const float *start, float *T) {
+// Factors of a product that are the same for all columns, m < M of them for each of `depth` steps c: numbers in panels,
+struct Panel {
+  const float *L;
+  int64_t step;
+  DAS_INLINE float operator()(int64_t c, int m) const { return L[c * step + m]; }
+};
+// rows that lie anywhere, with c along them,
+struct Along {
+  const float *const *rows;
+  DAS_INLINE float operator()(int64_t c, int m) const { return rows[m][c]; }
+};
+// or such rows with c from one to the next.
+struct Across {
+  const float *const *rows;
+  int64_t first;
+  DAS_INLINE float operator()(int64_t c, int m) const { return rows[c][first + m]; }
+};
+
+// T[m][j] (=, or += for ADD) sum_c L(c, m) * R[c][j] for m < M, on top of start[j], for V vectors of columns.
+template <int M, bool ADD, int TJ, int V, typename L>
+DAS_INLINE void spread_vectors(const L factor, int64_t depth, const float *R, const float *start, float *T) {
   vf acc[M][V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int v = 0; v < V; ++v) {
     const vf s = start ? load(start + v * W) : vf{};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) acc[m][v] = s;
   }
-  for (int64_t c = 0; c < depth; ++c, L += ROWS ? 1 : step, R += TJ) {
+  for (int64_t c = 0; c < depth; ++c, R += TJ) {
     vf r[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) r[v] = load(R + v * W);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const vf a = all(L[ROWS ? m * step : m]);
-#pragma GCC unroll 8
+      const vf a = all(factor(c, m));
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) acc[m][v] = fma(a, r[v], acc[m][v]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
     float *t = T + m * TJ;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) store(t + v * W, ADD ? load(t + v * W) + acc[m][v] : acc[m][v]);
   }
 }
 
-template <int M, bool ADD, int TJ, bool ROWS = false>
-DAS_INLINE void spread(const float *L, int64_t step, int64_t depth, const float *R, const float *start, float *T,
-                       int64_t width) {
+template <int M, bool ADD, int TJ, typename L>
+DAS_INLINE void spread(const L factor, int64_t depth, const float *R, const float *start, float *T, int64_t width) {
   int64_t j = 0;
   for (; j + 2 * W <= width; j += 2 * W)
-    spread_vectors<M, ADD, ROWS, TJ, 2>(L, step, depth, R + j, start ? start + j : nullptr, T + j);
+    spread_vectors<M, ADD, TJ, 2>(factor, depth, R + j, start ? start + j : nullptr, T + j);
   if (W == 16 && j < width)
-    spread_vectors<M, ADD, ROWS, TJ, 1>(L, step, depth, R + j, start ? start + j : nullptr, T + j);
+    spread_vectors<M, ADD, TJ, 1>(factor, depth, R + j, start ? start + j : nullptr, T + j);
 }
 
-// out[i][c] += sum_j T[i][j] * R[c][j] for I rows and C columns.
+template <bool ADD, int TJ, typename L>
+DAS_INLINE void spread_some(int64_t rows, const L factor, int64_t depth, const float *R, const float *start, float *T,
+                            int64_t width) {
+  switch (rows) {
+    case 6: spread<6, ADD, TJ>(factor, depth, R, start, T, width); break;
+    case 5: spread<5, ADD, TJ>(factor, depth, R, start, T, width); break;
+    case 4: spread<4, ADD, TJ>(factor, depth, R, start, T, width); break;
+    case 3: spread<3, ADD, TJ>(factor, depth, R, start, T, width); break;
+    case 2: spread<2, ADD, TJ>(factor, depth, R, start, T, width); break;
+    default: spread<1, ADD, TJ>(factor, depth, R, start, T, width); break;
+  }
+}
+
+// Where the sums of a row go: the rows of `at` one after another, or those with the numbers `ids`.
+struct Rows {
+  float *at;
+  int64_t size;
+  const int32_t *ids;
+
+  DAS_INLINE float *operator()(int64_t i) const { return at + (ids ? ids[i] : i) * size; }
+  Rows from(int64_t i) const { return ids ? Rows{at, size, ids + i} : Rows{at + i * size, size, nullptr}; }
+};
+
+// out[i][c] += sum_j T[i][j] * R[c][j] for I rows and C columns from c0 on.
 template <int I, int C, int TJ>
-DAS_INLINE void gather(const float *T, const float *R, int64_t width, float *out, int64_t stride) {
+DAS_INLINE void gather(const float *T, const float *R, int64_t width, const Rows &out, int64_t c0) {
   vf acc[I][4];
 #pragma GCC unroll 8
   for (int i = 0; i < I; ++i)
@@ -67,54 +106,68 @@ DAS_INLINE void gather(const float *T, const float *R, int64_t width, float *out
   }
 #pragma GCC unroll 8
   for (int i = 0; i < I; ++i) {
+    float *to = out(i) + c0;
     if (C == 4) {
-      add_lanes4(out + i * stride, acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
+      add_lanes4(to, acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
     } else {
       float sums[4] = {0, 0, 0, 0};
       add_lanes4(sums, acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
-      for (int c = 0; c < C; ++c) out[i * stride + c] += sums[c];
+      for (int c = 0; c < C; ++c) to[c] += sums[c];
     }
   }
 }
 
 template <int I, int TJ>
-DAS_INLINE void gather_rows(const float *T, const float *R, int64_t width, int64_t columns, float *out, int64_t stride) {
+DAS_INLINE void gather_rows(const float *T, const float *R, int64_t width, const Rows &out) {
+  const int64_t columns = out.size;
   int64_t c = 0;
   // As even as possible: 10 = 4 + 3 + 3 keeps more sums in flight than 4 + 4 + 2.
   for (int64_t blocks = (columns + 3) / 4; blocks > 0; --blocks) {
     const int64_t size = (columns - c + blocks - 1) / blocks;
     const float *r = R + c * TJ;
     switch (size) {
-      case 4: gather<I, 4, TJ>(T, r, width, out + c, stride); break;
-      case 3: gather<I, 3, TJ>(T, r, width, out + c, stride); break;
-      case 2: gather<I, 2, TJ>(T, r, width, out + c, stride); break;
-      default: gather<I, 1, TJ>(T, r, width, out + c, stride); break;
+      case 4: gather<I, 4, TJ>(T, r, width, out, c); break;
+      case 3: gather<I, 3, TJ>(T, r, width, out, c); break;
+      case 2: gather<I, 2, TJ>(T, r, width, out, c); break;
+      default: gather<I, 1, TJ>(T, r, width, out, c); break;
     }
     c += size;
   }
 }
 
-// out[rows][columns] += T R^T, rows by threes.
+// out[rows] += T R^T, rows by threes.
 template <int TJ>
-__attribute__((noinline)) void gather_all(const float *T, int64_t rows, const float *R, int64_t width, int64_t columns, float *out, int64_t stride) {
+__attribute__((noinline)) void gather_all(const float *T, int64_t rows, const float *R, int64_t width, const Rows &out) {
   int64_t i = 0;
-  for (; i + 3 <= rows; i += 3) gather_rows<3, TJ>(T + i * TJ, R, width, columns, out + i * stride, stride);
-  if (rows - i == 2) gather_rows<2, TJ>(T + i * TJ, R, width, columns, out + i * stride, stride);
-  if (rows - i == 1) gather_rows<1, TJ>(T + i * TJ, R, width, columns, out + i * stride, stride);
+  for (; i + 3 <= rows; i += 3) gather_rows<3, TJ>(T + i * TJ, R, width, out.from(i));
+  if (rows - i == 2) gather_rows<2, TJ>(T + i * TJ, R, width, out.from(i));
+  if (rows - i == 1) gather_rows<1, TJ>(T + i * TJ, R, width, out.from(i));
 }
 
-// out[i][c] += sum_j T[i][j] * R[j][c] for I rows and V vectors of columns; R and out have the same row stride.
-template <int I, int V, int TJ>
-DAS_INLINE void collect(const float *T, const float *R, int64_t depth, float *out, int64_t stride) {
+// The rows of the right factor of `collect`, one after another or anywhere.
+struct InTurn {
+  const float *at;
+  int64_t size;
+  DAS_INLINE const float *operator()(int64_t j) const { return at + j * size; }
+};
+struct Anywhere {
+  const float *const *rows;
+  DAS_INLINE const float *operator()(int64_t j) const { return rows[j]; }
+};
+
+// out[i][c] += sum_j T[i][j] * R(j)[c] for I rows and V vectors of columns from c0 on.
+template <int I, int V, int TJ, typename R>
+DAS_INLINE void collect(const float *T, const R right, int64_t depth, const Rows &out, int64_t c0) {
   vf acc[I][V];
 #pragma GCC unroll 8
   for (int i = 0; i < I; ++i)
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) acc[i][v] = vf{};
-  for (int64_t j = 0; j < depth; ++j, R += stride) {
+  for (int64_t j = 0; j < depth; ++j) {
+    const float *row = right(j) + c0;
     vf r[V];
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) r[v] = load(R + v * W);
+    for (int v = 0; v < V; ++v) r[v] = load(row + v * W);
 #pragma GCC unroll 8
     for (int i = 0; i < I; ++i) {
       const vf t = all(T[i * TJ + j]);
@@ -123,28 +176,30 @@ DAS_INLINE void collect(const float *T, const float *R, int64_t depth, float *ou
     }
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < I; ++i)
+  for (int i = 0; i < I; ++i) {
+    float *to = out(i) + c0;
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(out + i * stride + v * W, load(out + i * stride + v * W) + acc[i][v]);
+    for (int v = 0; v < V; ++v) store(to + v * W, load(to + v * W) + acc[i][v]);
+  }
 }
 
-template <int I, int TJ>
-DAS_INLINE void collect_rows(const float *T, const float *R, int64_t depth, int64_t columns, float *out) {
+template <int I, int TJ, typename R>
+DAS_INLINE void collect_rows(const float *T, const R right, int64_t depth, const Rows &out) {
   int64_t c = 0;
-  for (; c + 2 * W <= columns; c += 2 * W) collect<I, 2, TJ>(T, R + c, depth, out + c, columns);
-  if (c < columns) collect<I, 1, TJ>(T, R + c, depth, out + c, columns);
+  for (; c + 2 * W <= out.size; c += 2 * W) collect<I, 2, TJ>(T, right, depth, out, c);
+  if (c < out.size) collect<I, 1, TJ>(T, right, depth, out, c);
 }
 
-// out[rows][columns] += T R for 1 to 6 rows, and columns in whole vectors: no sums across lanes.
-template <int TJ>
-__attribute__((noinline)) void collect_all(const float *T, int64_t rows, const float *R, int64_t depth, int64_t columns, float *out) {
+// out[rows] += T R for 1 to 6 rows whose size is a whole number of vectors: no sums across lanes.
+template <int TJ, typename R>
+__attribute__((noinline)) void collect_all(const float *T, int64_t rows, const R right, int64_t depth, const Rows &out) {
   switch (rows) {
-    case 6: collect_rows<6, TJ>(T, R, depth, columns, out); break;
-    case 5: collect_rows<5, TJ>(T, R, depth, columns, out); break;
-    case 4: collect_rows<4, TJ>(T, R, depth, columns, out); break;
-    case 3: collect_rows<3, TJ>(T, R, depth, columns, out); break;
-    case 2: collect_rows<2, TJ>(T, R, depth, columns, out); break;
-    default: collect_rows<1, TJ>(T, R, depth, columns, out); break;
+    case 6: collect_rows<6, TJ>(T, right, depth, out); break;
+    case 5: collect_rows<5, TJ>(T, right, depth, out); break;
+    case 4: collect_rows<4, TJ>(T, right, depth, out); break;
+    case 3: collect_rows<3, TJ>(T, right, depth, out); break;
+    case 2: collect_rows<2, TJ>(T, right, depth, out); break;
+    default: collect_rows<1, TJ>(T, right, depth, out); break;
   }
 }
 
@@ -152,27 +207,17 @@ __attribute__((noinline)) void collect_all(const float *T, int64_t rows, const f
 template <int TJ>
 __attribute__((noinline)) void spread_panel(const float *panel, int64_t rows, int64_t depth, const float *R, const float *start, float *T,
                   int64_t width) {
-  switch (rows) {
-    case 6: spread<6, false, TJ>(panel, 6, depth, R, start, T, width); break;
-    case 5: spread<5, false, TJ>(panel, 6, depth, R, start, T, width); break;
-    case 4: spread<4, false, TJ>(panel, 6, depth, R, start, T, width); break;
-    case 3: spread<3, false, TJ>(panel, 6, depth, R, start, T, width); break;
-    case 2: spread<2, false, TJ>(panel, 6, depth, R, start, T, width); break;
-    default: spread<1, false, TJ>(panel, 6, depth, R, start, T, width); break;
-  }
+  spread_some<false, TJ>(rows, Panel{panel, 6}, depth, R, start, T, width);
 }
 
-// T[m][j] = sum_c L[m][c] R[c][j] for 1 to 6 rows of L.
+// T[m][j] = sum_c L[m][c] R[c][j] for any number of rows. Where the columns are one vector, twelve rows at a time: six sums
+// would wait for each other.
 template <int TJ>
-__attribute__((noinline)) void spread_rows(const float *L, int64_t rows, int64_t depth, const float *R, float *T, int64_t width) {
-  switch (rows) {
-    case 6: spread<6, false, TJ, true>(L, depth, depth, R, nullptr, T, width); break;
-    case 5: spread<5, false, TJ, true>(L, depth, depth, R, nullptr, T, width); break;
-    case 4: spread<4, false, TJ, true>(L, depth, depth, R, nullptr, T, width); break;
-    case 3: spread<3, false, TJ, true>(L, depth, depth, R, nullptr, T, width); break;
-    case 2: spread<2, false, TJ, true>(L, depth, depth, R, nullptr, T, width); break;
-    default: spread<1, false, TJ, true>(L, depth, depth, R, nullptr, T, width); break;
-  }
+__attribute__((noinline)) void spread_rows(const float *const *L, int64_t rows, int64_t depth, const float *R, float *T, int64_t width) {
+  for (; rows >= 12 && width == W; rows -= 12, L += 12, T += 12 * TJ)
+    spread_vectors<12, false, TJ, 1>(Along{L}, depth, R, nullptr, T);
+  for (; rows > 0; rows -= 6, L += 6, T += 6 * TJ)
+    spread_some<false, TJ>(rows < 6 ? rows : 6, Along{L}, depth, R, nullptr, T, width);
 }
 
 // out[c][j] += sum_i L[i][c] T[i][j]: the columns of L in even blocks of at most six.
@@ -181,15 +226,20 @@ __attribute__((noinline)) void spread_add(const float *L, int64_t columns, int64
   int64_t c = 0;
   for (int64_t blocks = (columns + 5) / 6; blocks > 0; --blocks) {
     const int64_t size = (columns - c + blocks - 1) / blocks;
-    float *t = out + c * TJ;
-    switch (size) {
-      case 6: spread<6, true, TJ>(L + c, columns, rows, T, nullptr, t, width); break;
-      case 5: spread<5, true, TJ>(L + c, columns, rows, T, nullptr, t, width); break;
-      case 4: spread<4, true, TJ>(L + c, columns, rows, T, nullptr, t, width); break;
-      case 3: spread<3, true, TJ>(L + c, columns, rows, T, nullptr, t, width); break;
-      case 2: spread<2, true, TJ>(L + c, columns, rows, T, nullptr, t, width); break;
-      default: spread<1, true, TJ>(L + c, columns, rows, T, nullptr, t, width); break;
-    }
+    spread_some<true, TJ>(size, Panel{L + c, columns}, rows, T, nullptr, out + c * TJ, width);
+    c += size;
+  }
+}
+
+// The same for rows that lie anywhere, twelve columns of L at a time where T has one vector.
+template <int TJ>
+__attribute__((noinline)) void spread_add_rows(const float *const *L, int64_t columns, int64_t rows, const float *T, float *out, int64_t width) {
+  int64_t c = 0;
+  for (; c + 12 <= columns && width == W; c += 12)
+    spread_vectors<12, true, TJ, 1>(Across{L, c}, rows, T, nullptr, out + c * TJ);
+  for (int64_t blocks = (columns - c + 5) / 6; blocks > 0; --blocks) {
+    const int64_t size = (columns - c + blocks - 1) / blocks;
+    spread_some<true, TJ>(size, Across{L, c}, rows, T, nullptr, out + c * TJ, width);
     c += size;
   }
 }

@@ -233,7 +233,7 @@ struct Plan {
     const double pairs = static_cast<double>(items) * p.n * p.n;
     int threads = static_cast<int>(most(1, p.threads));
     if (pairs < 40000.0) threads = 1;  // starting threads would cost more than it gives
-    across = p.n < 2048 ? static_cast<int>(least(threads, items)) : 1;
+    across = p.n < 2048 ? static_cast<int>(most(1, least(threads, items))) : 1;  // one where there are no bags
     within = across > 1 ? 1 : static_cast<int>(least(threads, (p.n + TJ - 1) / TJ));
   }
 };

@@ -99,19 +99,21 @@ struct Stretches {
 
 // Columns gathered from stretches of GROUP columns all over the bag.
 struct Gathered {
-  float *k, *v, *k_rows, *v_rows, *axis[3], *gc, *c, *nothing;
+  float *k, *v, *v_rows, *axis[3], *gc, *c, *nothing;
+  const float **k_at, **v_at;  // where the rows lie: as they came, but values with v_V
   int32_t *section, *ids, *seen;
 
   Gathered(const Bag &bag, Arena &arena) {
     const int64_t used = bag.local;
     k = arena.take(used * bag.d * TJ);
     v = arena.take(used && !bag.wide_v ? bag.o * TJ : 0);
-    k_rows = arena.take(used && bag.wide_k ? TJ * bag.d : 0);
-    v_rows = arena.take(used * TJ * bag.o);
+    v_rows = arena.take(used && bag.mode == WHOLE ? TJ * bag.o : 0);
+    k_at = arena.take<const float *>(used * TJ);
+    v_at = arena.take<const float *>(used * TJ);
     for (int64_t x = 0; x < 3; ++x) axis[x] = x < bag.axes ? arena.take(used * TJ) : nullptr;
     gc = bag.mode != LEAN ? arena.take(used * TJ) : nullptr;
     c = bag.mode == PARTIAL ? arena.take(used * TJ) : nullptr;
-    nothing = arena.take(used * bag.d);
+    nothing = arena.take(used * most(bag.d, bag.o));
     section = arena.take<int32_t>(used * TJ);
     ids = arena.take<int32_t>(used * TJ);
     seen = arena.take<int32_t>(used * TJ);
@@ -119,14 +121,18 @@ struct Gathered {
 
   // The `count` stretches of the list, or those from `first` on where there is no list; values times `factor`.
   Columns take(const Bag &bag, const int32_t *list, int64_t first, int64_t count, float factor) {
-    for (int64_t g = 0; g < count; ++g) take_stretch(bag, (list ? list[g] : first + g) * GROUP, g * GROUP, factor);
+    for (int64_t g = 0; g < count; ++g) {
+      if (list && g + AHEAD < count) fetch_stretch(bag, list[g + AHEAD] * GROUP);
+      take_stretch(bag, (list ? list[g] : first + g) * GROUP, g * GROUP, factor);
+    }
     const int64_t real = count * GROUP, width = (count + 1) / 2 * 2 * GROUP;  // the products take 16 columns at a time
     if (width > real) clear_stretch(bag, real);
     Columns to;
     to.k = k;
     to.v = bag.wide_v ? nullptr : v;
-    to.k_rows = bag.wide_k ? k_rows : nullptr;
-    to.v_rows = bag.wide_v ? v_rows : nullptr;
+    to.k_rows = to.v_rows = nullptr;
+    to.k_at = bag.wide_k ? k_at : nullptr;
+    to.v_at = bag.wide_v ? v_at : nullptr;
     for (int x = 0; x < 3; ++x) to.axis[x] = axis[x];
     to.gc = gc;
     to.c = c ? c : axis[0];  // not read where it is not c
@@ -140,27 +146,29 @@ struct Gathered {
   }
 
  private:
+  static constexpr int64_t AHEAD = 3;  // stretches whose rows are on their way
+
+  static void fetch_stretch(const Bag &bag, int64_t j0) {
+    for (int64_t r = 0; r < GROUP; ++r) {
+      const int64_t id = most(bag.ids[j0 + r], 0);
+      fetch(bag.key + id * bag.d, bag.d);
+      fetch(bag.value + id * bag.o, bag.o);
+    }
+  }
   static void copy(float *to, const float *from) { memcpy(to, from, GROUP * sizeof(float)); }
   static void copy(int32_t *to, const int32_t *from) { memcpy(to, from, GROUP * sizeof(int32_t)); }
 
   void take_stretch(const Bag &bag, int64_t j0, int64_t at, float factor) {
     static_assert(GROUP == 8, "transpose8");
-    const float *rows[GROUP];
     const int64_t d = bag.d, o = bag.o;
     for (int64_t r = 0; r < GROUP; ++r) {
       const int32_t id = bag.ids[j0 + r];
-      if (id < 0) fill(nothing, nothing + d, 0.0f);
-      rows[r] = id < 0 ? nothing : bag.key + id * d;
-      if (bag.wide_k) memcpy(k_rows + (at + r) * d, rows[r], static_cast<size_t>(d) * sizeof(float));
-      if (id < 0) {
-        fill(v_rows + (at + r) * o, v_rows + (at + r + 1) * o, 0.0f);
-      } else {
-        bag.fold_value(j0 + r, factor, v_rows + (at + r) * o);
-      }
+      if (id < 0) fill(nothing, nothing + most(d, o), 0.0f);
+      k_at[at + r] = id < 0 ? nothing : bag.key + id * d;
+      v_at[at + r] = id < 0 ? nothing : bag.row_value(j0 + r, v_rows + (at + r) * o);
     }
-    transpose8(rows, d, k + at, TJ);
-    for (int64_t r = 0; r < GROUP; ++r) rows[r] = v_rows + (at + r) * o;
-    if (!bag.wide_v) transpose8(rows, o, v + at, TJ);
+    transpose8(k_at + at, d, 1.0f, k + at, TJ);
+    if (!bag.wide_v) transpose8(v_at + at, o, factor, v + at, TJ);
     for (int64_t x = 0; x < bag.axes; ++x) copy(axis[x] + at, bag.axis[x] + j0);
     if (gc) copy(gc + at, bag.gc + j0);
     if (c) copy(c + at, bag.c + j0);

@@ -95,16 +95,18 @@ DAS_INLINE vf bias_of(const Bag &bag, vf squared) {
   return found;
 }
 
-// Adds the bias to the logits S, and with a radius makes those of pairs that are not seen -inf.
+// Adds the bias to the logits S, and with a radius makes those of pairs that are not seen -inf. A local bag always has this
+// pass: it also gives the products their factor.
 template <int BIAS, int AXES, bool CUT, bool SECTIONS>
 void bias_pass(const Bag &bag, const Columns &to, int64_t i, int64_t rows, float *S) {
   for (int64_t r = 0; r < rows; ++r, ++i, S += TJ) {
     const Place<AXES> place(bag, i);
+    const vf unit = all(bag.local_unit);
     const int32_t own = SECTIONS ? bag.row_section(i) : 0, id = bag.ids[i];
     const vi row_is_token = SECTIONS && own < 0 ? vi{} == 0 : vi{};
     for (int64_t j = 0; j < to.width; j += W) {
       const vf squared = place.squared(to, j);
-      vf e = load(S + j);
+      vf e = CUT ? load(S + j) * unit : load(S + j);
       vi same = vi{} == 0;
       if (SECTIONS) same = load(to.section + j) == own;
       if (BIAS != NO_BIAS) {

@@ -112,14 +112,14 @@ DAS_INLINE float lane_max(vf x) {
   return m;
 }
 
-// to[x * stride + r] = rows[r][x] for eight rows of `size` numbers.
-inline void transpose8(const float *const *rows, int64_t size, float *to, int64_t stride) {
+// to[x * stride + r] = factor * rows[r][x] for eight rows of `size` numbers.
+inline void transpose8(const float *const *rows, int64_t size, float factor, float *to, int64_t stride) {
   int64_t x = 0;
 #ifdef __AVX2__
   for (; x + 8 <= size; x += 8) {
     __m256 a[8], b[8];
 #pragma GCC unroll 8
-    for (int r = 0; r < 8; ++r) a[r] = _mm256_loadu_ps(rows[r] + x);
+    for (int r = 0; r < 8; ++r) a[r] = _mm256_mul_ps(_mm256_set1_ps(factor), _mm256_loadu_ps(rows[r] + x));
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) {
       b[2 * r] = _mm256_unpacklo_ps(a[2 * r], a[2 * r + 1]);
@@ -140,7 +140,7 @@ inline void transpose8(const float *const *rows, int64_t size, float *to, int64_
   }
 #endif
   for (; x < size; ++x)
-    for (int r = 0; r < 8; ++r) to[x * stride + r] = rows[r][x];
+    for (int r = 0; r < 8; ++r) to[x * stride + r] = factor * rows[r][x];
 }
 
 // 2^x for x up to 127, and exactly 0 from -126 down; relative error about 1.5e-7. Adding 1.5 * 2^23 rounds x to an integer

@@ -1,18 +1,22 @@
-"""What `dasmil view` puts on the viewer's shelf: the bags of a run or of a folder, and the models that explain them."""
+"""What the viewer shows of a run or of a folder: the bags, and the models that explain them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dasmil.runs import Origin, Run, Speaker
-    from dasmil.runs.predictions import Predictions
-    from dasmil.types import Bag
-    from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
+from dasmil.errors import InputError, unknown_name
+from dasmil.models import read_model
+from dasmil.runs import Origin, Predictions, Run, Speaker, speakers, verdict
+from dasmil.study.ground import open_ground
+from dasmil.study.notes import Note, silent
+from dasmil.study.reading import run_loader, unlabelled_bags
+from dasmil.study.spec import BagSpec
+from dasmil.types import Bag
+from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
 
-FindPicture = Callable[["Bag"], "Picture | None"]
+FindPicture = Callable[[Bag], Picture | None]
 
 
 def run_shelf(
@@ -24,10 +28,11 @@ def run_shelf(
     find_picture: FindPicture,
 ) -> Shelf:
     """The bags that a run has scored, with all its models and those of other runs to compare with."""
-    from dasmil.runs import Run, speakers, verdict
-    from dasmil.viewer.shelf import Shelf
-
     stored = Run.read(run)
+    if stored.task is not None:
+        raise InputError(
+            f"{run} is a run of {stored.task.kind}, and the viewer shows runs of classes: use dasmil explain RUN BAG"
+        )
     found = speakers(run)
     files = {s.model_file for s in speakers(run, _first_seed(found) if seed is None else seed)}
     chosen = [k for k, speaker in enumerate(found) if speaker.model_file in files]
@@ -46,15 +51,10 @@ def _first_seed(found: Sequence[Speaker]) -> int:
 
 
 def _voices(found: Sequence[Speaker], prefix: str = "") -> list[Voice]:
-    from dasmil.models import read_model
-    from dasmil.viewer.shelf import Voice
-
     return [Voice(prefix + s.title, lambda s=s: read_model(s.model_file), s.kept) for s in found]
 
 
 def _other_voices(others: Sequence[Path]) -> list[Voice]:
-    from dasmil.runs import speakers
-
     return [voice for other in others for voice in _voices(speakers(other), f"{other.name}, ")]
 
 
@@ -67,9 +67,6 @@ def _entries(
     find_picture: FindPicture,
 ) -> list[Entry]:
     """A line for every bag of these sets; of a cross-validation each bag once, by the fold that held it out."""
-    from dasmil.errors import unknown_name
-    from dasmil.study.reading import run_loader
-
     folds = found[chosen[0]].fold is not None
     scored = [(k, _decided(stored, found[k])) for k in chosen if found[k].seed is not None]
     known = sorted({name for _, sets in scored for name in sets}, key=lambda s: (not s.startswith("test"), s))
@@ -102,8 +99,6 @@ def _scored_entries(
     load: Callable[[str, str], Bag],
     find_picture: FindPicture,
 ) -> list[Entry]:
-    from dasmil.viewer.shelf import Entry
-
     if name not in sets:
         return []
     rows = sets[name]
@@ -130,34 +125,67 @@ def folder_shelf(
     others: Sequence[Path],
     seed: int | None,
     bags: Path,
-    scale: dict[str, Any],
+    given: Mapping[str, Any],
     find_picture: FindPicture,
     data: Origin | None = None,
+    note: Note = silent,
 ) -> Shelf:
     """Bags that a model or a run has not scored; data: what the run notes about its own, which they are read alike."""
-    from dasmil.cli.display import say
-    from dasmil.runs import speakers
-    from dasmil.study.reading import unlabelled_bags
-    from dasmil.study.spec import BagSpec
-    from dasmil.viewer.shelf import Entry, Shelf
-
     found = speakers(path)
     files = [s.model_file for s in found]
     voice = 0 if seed is None else files.index(speakers(path, seed)[0].model_file)
-    cohort = unlabelled_bags(BagSpec(bags=bags, **scale), data, say)
+    cohort = unlabelled_bags(BagSpec(bags=bags, **given), data, note)
     entries = [
         Entry(bag.bag_id, lambda k=k: cohort[k], find_picture, patient=bag.patient_id, voice=voice)
         for k, bag in enumerate(cohort.entries)
     ]
     classes = found[voice].origin.get("classes")
-    name = path.name if data is None else _model_name(path)
+    name = path.name if data is None else Run.read(path).model
     return Shelf(
         f"{name} on {bags.name}", str(bags), [*_voices(found), *_other_voices(others)], entries,
         tuple(map(str, classes)) if classes else None,
     )  # fmt: skip
 
 
-def _model_name(run: Path) -> str:
-    from dasmil.runs import Run
+def pictures_in(slides: Path | None) -> FindPicture:
+    """Finds the picture under a bag: its collage, or the slide of the same name in a folder."""
 
-    return Run.read(run).model
+    def find(bag: Bag) -> Picture | None:
+        found = open_ground(bag, slides)
+        return None if found is None else Picture(*found)
+
+    return find
+
+
+def make_shelf(
+    run: Path | None = None,
+    *,
+    model: Path | None = None,
+    bags: Path | None = None,
+    slides: Path | None = None,
+    compare: Sequence[Path] = (),
+    seed: int | None = None,
+    split: Sequence[str] | None = None,
+    mnist_dir: Path | None = None,
+    note: Note = silent,
+    **given: Any,
+) -> Shelf:
+    """The shelf that `dasmil view` serves; given: mpp, tile_um, scale_table, per_patient, slide_table of ``bags``."""
+    if (run is None) == (model is None):
+        raise InputError("give a run directory, or --model FILE with --bags FOLDER (one of the two)")
+    if model is not None and bags is None:
+        raise InputError("--model needs --bags, the folder of feature files to show")
+    if split and bags is not None:
+        raise InputError("--split names sets of the run, but --bags gives other bags to show: leave one of them out")
+    if bags is None and (given.get("per_patient") or given.get("slide_table") is not None):
+        raise InputError("--per-patient and --slide-table join slides of --bags: give these too, or leave them out")
+    if slides is not None and not slides.is_dir():
+        raise InputError(f"{slides} is not a folder: --slides takes the folder that holds the slides")
+    find_picture = pictures_in(slides)
+    if run is not None and bags is None:
+        return run_shelf(run, compare, seed, split, mnist_dir, find_picture)
+    assert bags is not None
+    if run is not None:
+        return folder_shelf(run, compare, seed, bags, given, find_picture, Run.read(run).origin, note)
+    assert model is not None
+    return folder_shelf(model, compare, None, bags, given, find_picture, note=note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasmil.errors import DataError, ScaleError
+from dasmil.errors import DataError, InputError, ScaleError
 from dasmil.study.scale import TOLERANCE
 
 if TYPE_CHECKING:
@@ -57,6 +57,16 @@ def open_slide(path: Path, bag: Bag) -> tuple[Ground, float]:
     ground = SlideGround(slide, bag.unit)
     check_ground(bag, ground, f"{path} ({slide.width:,} x {slide.height:,} px of {slide.mpp:.4g} um)")
     return ground, ground.um / slide.mpp
+
+
+def ground_of(bag: Bag, slide: Path | None) -> Ground | None:
+    """The picture that a bag was cut from: the slide, or its own collage; None for a plain ground."""
+    if slide is None:
+        opened = open_ground(bag, None)
+        return None if opened is None else opened[0]
+    if not slide.exists():
+        raise InputError(f"the slide {slide} does not exist: leave --slide out for a map on a plain ground")
+    return open_slide(slide, bag)[0]
 
 
 def open_ground(bag: Bag, slides: Path | None) -> tuple[Ground, float] | None:

@@ -1,0 +1,24 @@
+# dasmil with the kernels built for the machine that builds. Not built by us yet: no container engine was at hand.
+#   docker build -t dasmil .                                          torch as your pip finds it (on Linux: with CUDA)
+#   docker build -t dasmil --build-arg TORCH_INDEX=ADDRESS .          ADDRESS as torch's "Get started" page gives it:
+#                                                                     that of the CPU build, or of a CUDA version
+#   docker run --rm -v "$PWD:/data" -w /data dasmil doctor features/ --labels labels.csv --mpp 0.25
+# The viewer listens on the loopback interface only: docker run --network host ... view runs/mine
+ARG PYTHON=3.12
+FROM python:${PYTHON}-slim-bookworm AS build
+ARG TORCH_INDEX=
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+COPY . /src
+RUN python -m venv /opt/dasmil \
+ && /opt/dasmil/bin/pip install --no-cache-dir -c /src/constraints.txt \
+      ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} "/src[slides,timm,tables,search]"
+
+FROM python:${PYTHON}-slim-bookworm
+RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/* \
+ && useradd --create-home dasmil
+COPY --from=build /opt/dasmil /opt/dasmil
+# the kernels need libgomp; NVIDIA's driver comes from the host (docker run --gpus all)
+ENV PATH=/opt/dasmil/bin:$PATH
+USER dasmil
+ENTRYPOINT ["dasmil"]
+CMD ["--help"]

@@ -1,0 +1,178 @@
+"""Cells of the spatial benchmark: one model on one task, all folds and seeds, stored fold by fold with its manifest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import dasmil
+from dasmil.data.splits import make_folds
+from dasmil.files import write_json
+from dasmil.stats.resample import interval
+from dasmil.types import Bag
+
+COMPOSITION = "composition"
+"""No network: a logistic regression on the mean features, which of one-hot types are their shares."""
+
+MECHANISMS: dict[str, str] = {
+    COMPOSITION: "none (no network)",
+    "ab-mil": "none", "sa": "none", "clam-sb": "none", "dsmil": "none",
+    "sa-axial": "absolute", "sa-fourier": "absolute", "transmil": "absolute",
+    "disc-rel-sa": "bins", "sa-alibi": "linear bias", "sa-rope": "rotary", "psa-mil": "Gaussian decay",
+    "gcn": "graph", "patch-gcn": "graph", "sm-abmil": "graph", "camil": "graph",
+    "rrt-mil": "order", "das-mil": "learned sigmoid of the distance",
+}  # fmt: skip
+MODELS = tuple(MECHANISMS)
+BUDGET: dict[str, Any] = {"epochs": 30, "lr": 5e-3}
+DRAWS = 500
+
+
+@dataclass(frozen=True)
+class Task:
+    """Labelled bags with patients; length_um: the planted one; keep_scores: whether predictions may be stored."""
+
+    name: str
+    bags: Sequence[Bag]
+    folds: int = 5
+    length_um: float | None = None
+    keep_scores: bool = True
+
+
+def run_cell(
+    task: Task, model: str, out: Path, *, seeds: int, settings: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Train what is missing of a cell and return it; a finished cell is read and left as it is."""
+    path = out / task.name / f"{model}.json"
+    labels = [int(bag.label or 0) for bag in task.bags]
+    patients = [str(bag.patient_id or bag.bag_id) for bag in task.bags]
+    used = {**BUDGET, **(settings or {})}
+    cell: dict[str, Any] = {
+        "task": task.name, "model": model, "mechanism": MECHANISMS[model], "bags": len(labels),
+        "patients": len(set(patients)), "folds_planned": task.folds, "seeds": seeds, "settings": used, "folds": [],
+    }  # fmt: skip
+    if path.exists():
+        cell = json.loads(path.read_text(encoding="utf-8"))
+    for number, fold in enumerate(make_folds(patients, labels, task.folds)):
+        if number < len(cell["folds"]):
+            continue
+        begun = time.process_time()
+        train, test = ([task.bags[i] for i in part] for part in (sorted({*fold.train, *fold.val}), fold.test))
+        found = _scored(model, train, test, seeds, used)
+        y, who = np.array([labels[i] for i in fold.test]), [patients[i] for i in fold.test]
+        found |= {"cpu_seconds": round(time.process_time() - begun, 1), "manifest": manifest()}
+        cell["folds"].append(found | _kept(task, y, who, found.pop("scores")))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, cell)
+    return cell
+
+
+def _scored(model: str, train: Sequence[Bag], test: Sequence[Bag], seeds: int, settings: dict[str, Any]) -> Any:
+    if model == COMPOSITION:
+        rule = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=2000))
+        rule.fit([bag.features.mean(0).numpy() for bag in train], [bag.label for bag in train])
+        scores = rule.predict_proba([bag.features.mean(0).numpy() for bag in test])[:, 1]
+        return {"scores": [scores], "lengths_um": [], "fitted": [True]}
+    runs = dasmil.fit(model, train, seeds=seeds, progress=False, **settings)
+    lengths = [[round(row["midpoint"], 2) for row in run.model.learned_distances()] for run in runs]
+    scores = [run.predict(test) for run in runs]
+    return {"scores": scores, "lengths_um": lengths, "fitted": [bool(run.fitted) for run in runs]}
+
+
+def _kept(task: Task, y: np.ndarray, who: list[str], scores: Sequence[Any]) -> dict[str, Any]:
+    """The predictions; where they may not be stored, counts of pairs that they rank right, by patients."""
+    rounded = [np.round(np.asarray(row, dtype=np.float64), 5) for row in scores]
+    if task.keep_scores:
+        return {"labels": y.tolist(), "patients": who, "scores": [row.tolist() for row in rounded]}
+    names = sorted(set(who))
+    counts = [_counts(y, who, row, names) for row in rounded]
+    return {"bags": len(y), "positive": int(y.sum()), "groups": names, "pairs": counts[0][1].tolist(),
+            "ranked_right": [right.tolist() for right, _ in counts]}  # fmt: skip
+
+
+def _counts(y: np.ndarray, who: Sequence[str], scores: np.ndarray, names: Sequence[str]) -> tuple[Any, Any]:
+    """Of positives of one patient (row) and negatives of another (column): pairs ranked right, ties half; pairs."""
+    member = np.array(who)[None] == np.array(names)[:, None]
+    positive, negative = member & (y == 1), member & (y == 0)
+    above = (scores[:, None] > scores[None]) + 0.5 * (scores[:, None] == scores[None])
+    return positive @ above @ negative.T, positive.sum(1)[:, None] * negative.sum(1)[None]
+
+
+def _ranked(fold: dict[str, Any]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Patients of a fold, pairs ranked right of each seed [seeds, p, p], pairs [p, p]."""
+    if "scores" not in fold:
+        return fold["groups"], np.array(fold["ranked_right"]), np.array(fold["pairs"])
+    names = sorted(set(fold["patients"]))
+    counts = [_counts(np.array(fold["labels"]), fold["patients"], np.array(row), names) for row in fold["scores"]]
+    return names, np.stack([right for right, _ in counts]), counts[0][1]
+
+
+def drawn(cell: dict[str, Any]) -> np.ndarray:
+    """A cell's AUROC, mean over seeds and folds, under resamples of all patients [DRAWS], the same for all models."""
+    folds = [_ranked(fold) for fold in cell["folds"]]
+    everyone = sorted({name for names, _, _ in folds for name in names})
+    times = np.random.default_rng(0).multinomial(len(everyone), [1 / len(everyone)] * len(everyone), DRAWS)
+    parts = []
+    for names, right, pairs in folds:
+        w = times[:, [everyone.index(name) for name in names]].astype(float)
+        total = np.einsum("dp,pq,dq->d", w, pairs, w)
+        found = np.einsum("dp,pq,dq->d", w, right.mean(0), w)
+        parts.append(np.divide(found, total, out=np.full(DRAWS, np.nan), where=total > 0))
+    table = np.stack(parts)
+    there = np.isfinite(table)
+    return np.where(there, table, 0).sum(0) / np.maximum(there.sum(0), 1)
+
+
+def finished(cell: dict[str, Any]) -> bool:
+    """Whether every fold is there."""
+    return len(cell["folds"]) == cell["folds_planned"]
+
+
+def scores(cell: dict[str, Any]) -> dict[str, Any]:
+    """AUROC (mean over folds and seeds), its interval, the first lengths, runs that did not fit, CPU time a run."""
+    folds = cell["folds"]
+    ranked = [_ranked(fold) for fold in folds]
+    values = [[float(one.sum() / pairs.sum()) for one in right] for _, right, pairs in ranked]
+    lengths = [run[0] for fold in folds for run in fold["lengths_um"] if run]
+    runs = sum(len(fold["fitted"]) for fold in folds)
+    return {
+        "auroc": float(np.mean([np.mean(v) for v in values])), "interval": interval(drawn(cell)),
+        "lowest": min(min(v) for v in values), "lengths_um": lengths, "runs": runs,
+        "not_fitted": sum(not fit for fold in folds for fit in fold["fitted"]),
+        "cpu_seconds": sum(fold["cpu_seconds"] for fold in folds) / runs,
+    }  # fmt: skip
+
+
+def summary(cell: dict[str, Any]) -> str:
+    """One line about a cell."""
+    found = scores(cell)
+    low, high = found["interval"]
+    reach = f", {min(found['lengths_um']):.1f} to {max(found['lengths_um']):.1f} um" if found["lengths_um"] else ""
+    return (
+        f"{cell['task']}  {cell['model']:12} {found['auroc']:.3f} [{low:.3f}, {high:.3f}]  {len(cell['folds'])} of "
+        f"{cell['folds_planned']} folds{reach}, {found['not_fitted']} of {found['runs']} not fitted, "
+        f"{found['cpu_seconds']:.0f} CPU seconds a run"
+    )
+
+
+def manifest() -> dict[str, str]:
+    """Which code made a fold: commit of the package's source, and whether files differed from it."""
+    here = Path(__file__).resolve().parent
+    ask = lambda *words: subprocess.run(  # noqa: E731
+        ["git", *words], cwd=here, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    changed = ask("status", "--porcelain", "--", "../src")
+    return {
+        "commit": ask("log", "-1", "--format=%h", "--", "../src") or "unknown",
+        "changed": "yes" if changed else "no", "dasmil": version("dasmil"), "torch": version("torch"),
+    }  # fmt: skip

@@ -1,0 +1,105 @@
+"""Real nuclei of colorectal cancer: do inflammatory cells lie among epithelial ones, or beside them?
+
+The data (CRCHistoPhenotypes, Sirinukunwattana et al. 2016, for research only) is not part of this package. The folder
+holds cells.csv.gz (image, x_px, y_px, class) and images.csv (image, region: images that continue each other). Finished
+folds are kept in --out: the same command goes on where it stopped.
+
+Example: python experiments/crc.py data/crc --out docs/results/spatial --models das-mil,sa
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from cells import MODELS, Task, run_cell, summary
+from cyclopts import App
+from scipy.spatial import KDTree
+
+from dasmil.files import read_csv
+from dasmil.types import Bag
+
+app = App()
+
+KINDS = ("epithelial", "inflammatory", "fibroblast", "others")
+UM_PER_PX = 0.55  # as commonly stated for this set
+SIDE_PX, WINDOW_PX, STEP_PX = 500.0, 250.0, 25.0
+FEWEST, NEAR_UM = 5, 20.0
+MIXED, APART = 0.60, 0.15  # share of inflammatory nuclei within NEAR_UM of an epithelial one
+BINS = (5, 8, 12, 18, 27, 40, 60, 90)
+
+
+@app.default
+def main(
+    folder: Path, *, out: Path, models: str | None = None, seeds: int = 3, folds: int = 5, epochs: int = 30
+) -> None:
+    """Train each model on the infiltration task, folds by region; of every fold only aggregate numbers are kept."""
+    task = infiltration(folder, folds=folds)
+    print(f"{len(task.bags)} windows, {sum(b.label or 0 for b in task.bags)} positive", flush=True)
+    for name in models.split(",") if models else MODELS:
+        cell = run_cell(task, name, out, seeds=seeds, settings={"epochs": epochs})
+        if cell is not None:
+            print(summary(cell), flush=True)
+
+
+def infiltration(folder: Path, folds: int = 5) -> Task:
+    """The task: 250 px windows, classes matched in the counts of three types, folds by region."""
+    bags = windows(folder)
+    return Task("crc", bags, folds=folds, length_um=NEAR_UM, keep_scores=False)
+
+
+def windows(folder: Path) -> list[Bag]:
+    """Windows with at least five nuclei of both types that are clearly mixed (1) or apart (0), matched."""
+    regions = {row["image"]: row["region"] for row in read_csv(folder / "images.csv")}
+    nuclei: dict[str, list[tuple[float, float, int]]] = {}
+    with gzip.open(folder / "cells.csv.gz", "rt", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            if row["class"] in KINDS:
+                place = float(row["x_px"]), float(row["y_px"]), KINDS.index(row["class"])
+                nuclei.setdefault(row["image"], []).append(place)
+    found = [item for image, rows in nuclei.items() for item in _windows(image, regions[image], np.array(rows))]
+    kept = _matched([key for _, key in found])
+    return [found[i][0] for i in kept]
+
+
+def _windows(image: str, region: str, nuclei: np.ndarray) -> list[tuple[Bag, tuple[int, ...]]]:
+    """Of one image, each with its (label, bins of the three counts)."""
+    found = []
+    steps = np.arange(0, SIDE_PX - WINDOW_PX + 1, STEP_PX)
+    for x in steps:
+        for y in steps:
+            inside = ((nuclei[:, :2] >= (x, y)) & (nuclei[:, :2] < (x + WINDOW_PX, y + WINDOW_PX))).all(1)
+            coords, kinds = nuclei[inside, :2] * UM_PER_PX, nuclei[inside, 2].astype(int)
+            counts = np.bincount(kinds, minlength=len(KINDS))
+            if min(counts[:2]) < FEWEST:
+                continue
+            gap, _ = KDTree(coords[kinds == 0]).query(coords[kinds == 1])
+            share = float((gap <= NEAR_UM).mean())
+            if APART < share < MIXED:
+                continue
+            label = int(share >= MIXED)
+            bag = Bag(
+                features=torch.eye(len(KINDS))[torch.from_numpy(kinds)], coords=torch.from_numpy(coords).float(),
+                unit="um", bag_id=f"{image}-{x:g}-{y:g}", label=label, patient_id=f"region {region}",
+            )  # fmt: skip
+            found.append((bag, (label, *np.digitize(counts[:3], BINS).tolist())))
+    return found
+
+
+def _matched(keys: Sequence[tuple[int, ...]]) -> list[int]:
+    """As many of each class in every bin of counts, drawn at random."""
+    rng, kept = np.random.default_rng(0), []
+    for bins in sorted({key[1:] for key in keys}):
+        sides = [[i for i, key in enumerate(keys) if key == (label, *bins)] for label in (0, 1)]
+        size = min(map(len, sides))
+        for side in sides:
+            kept += rng.choice(side, size, replace=False).tolist() if size else []
+    return sorted(kept)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,145 @@
+"""Training as scikit-learn does it: an estimator of bags with fit, predict and predict_proba."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+
+from dasmil.errors import InputError, shown
+from dasmil.models.base import MILModel
+from dasmil.stats import probabilities
+from dasmil.study.apply import MEMORY_GB, check_fits
+from dasmil.train.evaluate import model_logits
+from dasmil.train.feed import Feed
+from dasmil.train.fit import fit
+from dasmil.types import Bag
+
+
+class MILClassifier(ClassifierMixin, BaseEstimator):
+    """A model of bags as a scikit-learn classifier: X is a sequence of bags, y their classes.
+
+    Example: ``cross_val_score(dasmil.MILClassifier("das-mil", epochs=20), bags, y, scoring="roc_auc")``
+
+    Parameters
+    ----------
+    model
+        One of `dasmil models`.
+    epochs, lr, weight_decay
+        Settings of training that people search over; None: as `dasmil train` would choose.
+    seeds
+        Models that are trained together; probabilities are their mean.
+    random_state
+        The first of the seeds: a whole number.
+    preset, options, settings
+        Sizes as in the paper, options of the model, and any further setting of training, as `dasmil.fit` takes them.
+
+    Nothing is written, and no bag is held out: cross-validation is scikit-learn's to do. Patients with several bags
+    need a splitter that knows them (GroupKFold with groups=patients); `dasmil.cross_validate` does it by itself.
+    After `fit`: `models_` (one a seed), `classes_`.
+    """
+
+    def __init__(
+        self,
+        model: str = "das-mil",
+        *,
+        epochs: int | None = None,
+        lr: float | None = None,
+        weight_decay: float | None = None,
+        seeds: int = 1,
+        random_state: int = 0,
+        preset: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.epochs = epochs
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.seeds = seeds
+        self.random_state = random_state
+        self.preset = preset
+        self.options = options
+        self.settings = settings
+
+    def fit(self, bags: Sequence[Bag], y: ArrayLike | None = None) -> MILClassifier:
+        """Train on bags and their classes (any values that can be sorted); y None: the labels of the bags."""
+        _check_bags(bags)
+        labels = _labels(bags) if y is None else np.asarray(y)
+        if labels.ndim != 1 or len(labels) != len(bags):
+            raise InputError(f"y has shape {labels.shape}, expected one class for each of {len(bags)} bags")
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"all bags are of class {shown(self.classes_[0])}, expected two classes or more")
+        chosen = {"epochs": self.epochs, "lr": self.lr, "weight_decay": self.weight_decay}
+        settings = {**(self.settings or {}), **{name: value for name, value in chosen.items() if value is not None}}
+        runs = fit(
+            self.model,
+            _Labelled(bags, numbers),
+            seeds=range(self.random_state, self.random_state + self.seeds),
+            model_options=self.options,
+            preset=self.preset,
+            progress=False,
+            **settings,
+        )
+        self.models_: list[MILModel] = [run.model for run in runs]
+        return self
+
+    def predict_proba(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
+        """Probability of every class [bags, classes], in the order of `classes_`; the mean over the seeds."""
+        logits = self._logits(bags)
+        mean = probabilities(logits, len(self.classes_)).mean(0)
+        return np.stack([1 - mean, mean], axis=1) if mean.ndim == 1 else mean
+
+    def decision_function(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
+        """Mean logit over the seeds: [bags] of two classes, else [bags, classes]."""
+        return self._logits(bags).mean(0)
+
+    def predict(self, bags: Sequence[Bag]) -> NDArray[Any]:
+        """The class that is most probable."""
+        likely = self.predict_proba(bags).argmax(axis=1)
+        return self.classes_[likely]
+
+    def _logits(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
+        if not hasattr(self, "models_"):
+            raise NotFittedError("this MILClassifier is not trained: call fit(bags, y) first")
+        _check_bags(bags)
+        feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
+        check_fits(self.models_[0], feed.facts)
+        return model_logits(self.models_, feed)
+
+
+class _Labelled(Sequence[Bag]):
+    """Bags under other labels; each is read when it is asked for."""
+
+    def __init__(self, bags: Sequence[Bag], labels: NDArray[np.int64]) -> None:
+        self.bags, self.labels = bags, labels
+
+    def __len__(self) -> int:
+        return len(self.bags)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Labelled(self.bags[index], self.labels[index])
+        return replace(self.bags[index], label=int(self.labels[index]))
+
+
+def _check_bags(bags: Any) -> None:
+    if not isinstance(bags, Sequence) or isinstance(bags, str) or not len(bags):
+        raise InputError(f"X is {shown(type(bags).__name__)}, expected a sequence of bags, at least one")
+    if not isinstance(bags[0], Bag):
+        raise InputError(f"X holds {shown(type(bags[0]).__name__)}, expected dasmil.Bag: one for each y")
+
+
+def _labels(bags: Sequence[Bag]) -> NDArray[np.int64]:
+    labels = [bag.label for bag in bags]
+    if None in labels:
+        missing = bags[labels.index(None)].bag_id
+        raise InputError(f"y was left out and bag {shown(missing)} carries no label: give y")
+    return np.array(labels, dtype=np.int64)

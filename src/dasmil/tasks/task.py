@@ -1,0 +1,285 @@
+"""What a study asks of a bag: classes, a number, a time until an event, or several targets at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasmil.errors import DataError, InputError, shown, unknown_name
+from dasmil.stats.ranking import divide
+from dasmil.tasks.targets import (
+    BINS,
+    ClassTarget,
+    Method,
+    NumberLoss,
+    NumberTarget,
+    Said,
+    Target,
+    TimeTarget,
+    target_from,
+)
+
+if TYPE_CHECKING:
+    from dasmil.types import Bag
+
+Array = NDArray[np.float64]
+Kind = Literal["survival", "regression", "multilabel"]
+KINDS = ("classification", "survival", "regression", "multilabel")
+
+
+@dataclass(frozen=True)
+class Task:
+    """The targets of a run other than one class per bag (which is classification, and needs none of this).
+
+    Each target has its own part of the model's outputs; `values` and `outputs` below are arrays with a row per bag.
+    """
+
+    kind: Kind
+    targets: tuple[Target, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the values that a bag carries in ``Bag.targets``."""
+        return tuple(column for target in self.targets for column in target.columns)
+
+    @property
+    def outputs(self) -> int:
+        return sum(target.outputs for target in self.targets)
+
+    @property
+    def unit(self) -> str:
+        """Of the time or the number that is asked for; empty where none was named, or there are several targets."""
+        first = self.targets[0]
+        return "" if isinstance(first, ClassTarget) or len(self.targets) > 1 else first.unit
+
+    @property
+    def main(self) -> str:
+        """The metric by which settings are compared."""
+        return self.targets[0].main if len(self.targets) == 1 else "macro"
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is told of validation bags after every epoch."""
+        if self.kind == "survival":
+            return ("c_index",)
+        if self.kind == "regression":
+            return ("r2", "mae", "spearman")
+        return ("macro", *(f"{target.name}.{target.main}" for target in self.targets))
+
+    @property
+    def text(self) -> str:
+        """What is asked, in one sentence."""
+        first = self.targets[0]
+        if isinstance(first, TimeTarget):
+            how = "hazards of bins of time" if first.method == "hazards" else "Cox's partial likelihood"
+            unit = f" in {first.unit}" if first.unit else ""
+            return f"Task: survival by {how}; time {first.time!r}{unit}, event {first.event!r}"
+        said = [
+            f"{t.name!r} ({', '.join(t.classes) if isinstance(t, ClassTarget) else t.unit or 'a number'})"
+            for t in self.targets
+            if not isinstance(t, TimeTarget)
+        ]
+        return f"Task: {self.kind}; {', '.join(said)}"
+
+    def parts(self) -> Iterator[tuple[Target, slice, slice]]:
+        """Every target with its columns among the values and its places among the outputs."""
+        column = output = 0
+        for target in self.targets:
+            yield target, slice(column, column + len(target.columns)), slice(output, output + target.outputs)
+            column, output = column + len(target.columns), output + target.outputs
+
+    def values_of(self, bag: Bag, *, needed: bool = True) -> list[float]:
+        """The values of a bag; needed: one that lacks what the task asks for is an error."""
+        found = [float("nan") if (v := bag.targets.get(name)) is None else float(v) for name in self.columns]
+        missing = [name for name, value in zip(self.columns, found, strict=True) if not np.isfinite(value)]
+        if needed and missing and (self.kind != "multilabel" or len(missing) == len(found)):
+            raise DataError(
+                f"bag {bag.bag_id!r} has no value for {' and '.join(map(repr, missing))}: {self.kind} needs it in the "
+                "bag's targets, for example Bag(..., targets={...})"
+            )
+        if self.kind == "survival" and not missing:
+            _check_follow_up(bag.bag_id, *found)
+        return found
+
+    def fitted(self, values: Array) -> Task:
+        """The task with what the training bags say: bins of time, mean and spread of numbers."""
+        return replace(self, targets=tuple(target.fitted(values[:, own]) for target, own, _ in self.parts()))
+
+    def strata(self, values: Array) -> NDArray[np.int64]:
+        """A number for every bag by which splits are balanced: event or not, above the median or not, the class."""
+        target, own, _ = next(self.parts())
+        return target.strata(values[:, own])
+
+    def concordance(self, values: Array, outputs: Array) -> float:
+        """How often of two bags the outputs have the right order, mean over targets that can say so; 0.5 is chance."""
+        found = [target.concordance(values[:, own], outputs[:, out]) for target, own, out in self.parts()]
+        known = [value for value in found if np.isfinite(value)]
+        return float(np.mean(known)) if known else float("nan")
+
+    def figures(
+        self, values: Array, said: Said, weights: Array | None = None, reference: Array | None = None
+    ) -> dict[str, Array]:
+        """Every metric [draws] of what was said, under each row of the weights [draws, n] (None: each bag once).
+
+        Of several targets under the name of each ("er.auroc"), with the macro mean of the main ones.
+        """
+        rows = np.ones((1, len(values))) if weights is None else weights
+        if len(self.targets) == 1:
+            return self.targets[0].figures(values, said, rows, reference)
+        found: dict[str, Array] = {}
+        for target, own, _ in self.parts():
+            one = target.figures(values[:, own], self._own(target, said), rows)
+            found |= {f"{target.name}.{name}": value for name, value in one.items()}
+        mains = np.stack([found[f"{target.name}.{target.main}"] for target in self.targets])
+        known = np.isfinite(mains)
+        return {"macro": divide(np.where(known, mains, 0).sum(0), known.sum(0).astype(np.float64)), **found}
+
+    def _own(self, target: Target, said: Said) -> Said:
+        """What was said of one target."""
+        names = target.said(np.zeros((1, target.outputs)))
+        return {name: said[name] for name in names}
+
+    def scores(self, values: Array, outputs: Array) -> dict[str, float]:
+        """Every metric of one set of outputs."""
+        return {name: float(value[0]) for name, value in self.figures(values, self.said(outputs)).items()}
+
+    def quick(self, values: Array, outputs: Array, name: str) -> float:
+        """One metric; those that an epoch asks for come without the rest."""
+        if name == "c_index":
+            return self.concordance(values, outputs)
+        return self.scores(values, outputs)[name]
+
+    def joined(self, outputs: Sequence[Array]) -> dict[str, Array]:
+        """What several runs say together: the mean of what each says; a class is the one of the mean probability."""
+        return self.mean_of([self.said(one) for one in outputs])
+
+    def told(self, outputs: Array) -> dict[str, Array]:
+        """What a reader is told: as ``said``, but survival at the times of figures, which all folds share."""
+        target = self.targets[0]
+        said = self.said(outputs)
+        if not isinstance(target, TimeTarget) or target.method == "cox":
+            return said
+        past = target.survival_at(said, np.array(target.horizons))
+        return {"risk": said["risk"], **{f"survival_{t:g}": past[:, k] for k, t in enumerate(target.horizons)}}
+
+    def mean_of(self, each: Sequence[Said]) -> dict[str, Array]:
+        """The mean of what several runs say; a class is the one of the mean probability."""
+        found = {name: np.mean([said[name] for said in each], axis=0) for name in each[0]}
+        for target in self.targets:
+            if isinstance(target, ClassTarget):
+                found[target.name] = target.decided(found)
+        return found
+
+    def describe(self, values: Array) -> dict[str, Any]:
+        """What data.json notes about the values of a set."""
+        known = {name: int(np.isfinite(values[:, k]).sum()) for k, name in enumerate(self.columns)}
+        if self.kind == "survival":
+            return {"events": int((values[:, 1] == 1).sum()), "known": known}
+        return {"known": known}
+
+    def said(self, outputs: Array) -> dict[str, Array]:
+        """What outputs [..., outputs] mean, by name and in the unit of each target."""
+        return {name: v for target, _, out in self.parts() for name, v in target.said(outputs[..., out]).items()}
+
+    def output_names(self, outputs: int) -> list[str]:
+        """What each output of a model is called in an explanation; a single one is number 1, its negative number 0."""
+        target = self.targets[0]
+        if self.kind == "survival":
+            if outputs == 1:
+                return ["lower risk", "higher risk"]
+            return [f"event in bin {k + 1} of {outputs}" for k in range(outputs)]
+        if outputs == 1:
+            return [f"less {target.name}", f"more {target.name}"]
+        return [f"{t.name}{f' {k}' if t.outputs > 1 else ''}" for t in self.targets for k in range(t.outputs)]
+
+    def answers(self, outputs: Array) -> Array:
+        """The first thing that each target says, [n] for one target, else [n, targets]: risk, probability, number."""
+        found = [next(iter(target.said(outputs[..., out]).values())) for target, _, out in self.parts()]
+        return found[0] if len(found) == 1 else np.stack(found, axis=-1)
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, from which ``task_from`` makes it again."""
+        return {"kind": self.kind, "targets": [target.record() for target in self.targets]}
+
+
+def task_from(record: Mapping[str, Any] | None) -> Task | None:
+    """The task that a run noted; None for classification."""
+    if not record or record["kind"] == "classification":
+        return None
+    return Task(record["kind"], tuple(target_from(target) for target in record["targets"]))
+
+
+def survival(
+    time: str = "time",
+    event: str = "event",
+    *,
+    method: Method = "hazards",
+    bins: int | None = None,
+    unit: str = "",
+    times: Sequence[float] = (),
+) -> Task:
+    """Times until an event, censored or not; method "hazards" (discrete time) or "cox"; times: to give figures at."""
+    if method not in ("hazards", "cox"):
+        raise unknown_name("method of survival", method, ("hazards", "cox"))
+    if bins is not None and (not isinstance(bins, int) or not 1 <= bins <= 100):
+        raise InputError(f"bins is {shown(bins)}, expected a whole number from 1 to 100")
+    if any(not np.isfinite(t) or t <= 0 for t in times):
+        raise InputError(f"times are {shown(list(times))}, expected numbers above 0 at which figures are given")
+    at = tuple(sorted({float(t) for t in times}))
+    return Task("survival", (TimeTarget(time, event, unit, method, BINS if bins is None else bins, at),))
+
+
+def regression(target: str, *, loss: NumberLoss = "huber", unit: str = "") -> Task:
+    """One number a bag; loss "huber" or "squared"."""
+    if loss not in ("huber", "squared"):
+        raise unknown_name("loss of regression", loss, ("huber", "squared"))
+    return Task("regression", (NumberTarget(target, unit, loss),))
+
+
+def multilabel(targets: Sequence[Target]) -> Task:
+    """Several targets at once, each with its own outputs and, where it is known, an equal share of the loss."""
+    names = [target.name for target in targets]
+    if len(set(names)) < len(names) or not names:
+        raise InputError(f"targets are {', '.join(names) or 'none'}, expected one or more different columns")
+    if any(isinstance(target, TimeTarget) for target in targets):
+        raise InputError("times until an event are a task of their own (survival): leave them out of several targets")
+    return Task("multilabel", tuple(targets))
+
+
+def resolve_task(task: Task | str | None, bags: Sequence[Bag]) -> Task | None:
+    """The task that was named, with targets as the first bag carries them; None for classification.
+
+    None: that of the bags, if they are a cohort that has one.
+    """
+    if task is None:
+        return getattr(bags, "task", None)
+    if isinstance(task, Task):
+        return task
+    if task not in KINDS:
+        raise unknown_name("task", task, KINDS)
+    if task == "classification":
+        return None
+    if task == "survival":
+        return survival()
+    known = list(bags[0].targets) if len(bags) else []
+    if task == "regression":
+        if len(known) != 1:
+            raise InputError(
+                f"the bags have {len(known)} targets ({', '.join(known) or 'none'}), and regression needs to know "
+                "which: give task=dasmil.regression('name')"
+            )
+        return regression(known[0])
+    raise InputError(
+        "name the targets: task=dasmil.multilabel([dasmil.ClassTarget('er'), dasmil.NumberTarget('ki67')])"
+    )
+
+
+def _check_follow_up(name: str, time: float, event: float) -> None:
+    if time < 0:
+        raise DataError(f"bag {name!r} has a time of {time:g}, expected 0 or more")
+    if event not in (0, 1):
+        raise DataError(f"bag {name!r} has an event of {event:g}, expected 1 (seen) or 0 (censored)")
