@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from dasmil.baselines.asked import Classes
 from dasmil.baselines.prototypes import nearest_distances, type_pairs
-from dasmil.baselines.rules import aurocs, cross_fitted, find_rules, parting_value, scan_bags
+from dasmil.baselines.rules import cross_fitted, find_rules, parting_value, scan_bags
 from dasmil.baselines.whitening import Sample, WhitenedBags
 from dasmil.stats import auroc
 from dasmil.types import Bag
@@ -32,14 +33,7 @@ def test_nearest_distances_are_those_of_all_pairs(sections):
 def test_the_value_lies_in_the_gap():
     distances = np.array([100.0, 200, 390, 520, 900, 1000])
     near = np.array([True, True, True, False, False, False])
-    assert 390 < parting_value(distances, near) < 520
-
-
-def test_aurocs_of_all_columns_are_those_of_each():
-    rng = np.random.default_rng(0)
-    columns, labels = rng.integers(0, 5, (30, 7)).astype(float), rng.permutation(np.arange(30) % 2)
-    wanted = [auroc(column, labels == 1)[0] for column in columns.T]
-    np.testing.assert_allclose(aurocs(columns, labels == 1), wanted, rtol=1e-12)
+    assert 390 < parting_value(distances, Classes(near.astype(int)).residuals) < 520
 
 
 def scanned(bags):
@@ -54,12 +48,12 @@ def test_the_planted_pair_is_found_and_holds_on_other_slides():
     bags, others = rare_pairs(40), rare_pairs(40, seed=1)
     scan, directions = scanned(bags)
     labels, patients = np.array([bag.label for bag in bags]), [bag.bag_id for bag in bags]
-    share, near = find_rules(scan, labels, patients, most=6)
+    share, near = find_rules(scan, Classes(labels), patients, most=6)
     assert (share.kind, near.kind) == ("share", "near")
-    assert auroc(share.logits, labels == 1)[0] < 0.75  # both classes have as many of every type
-    assert auroc(near.logits, labels == 1)[0] > 0.98  # of slides that did not choose the pair
+    assert auroc(share.said, labels == 1)[0] < 0.75  # both classes have as many of every type
+    assert auroc(near.said, labels == 1)[0] > 0.98  # of slides that did not choose the pair
     best = near.rules[0]
-    assert best.auroc == 1.0
+    assert best.score == 1.0
     assert 360 < best.value < 572  # 400 to 520 um tells the classes apart
     # On slides that were not scanned: how near the two places' own tiles come.
     smallest = []
@@ -78,8 +72,8 @@ def test_folds_are_honest_about_the_best_of_many_numbers():
     scores = []
     for _ in range(5):
         columns = rng.standard_normal((60, 500))
-        assert np.abs(aurocs(columns, labels == 1) - 0.5).max() > 0.2
-        scores.append(auroc(cross_fitted(columns, labels, patients), labels == 1)[0])
+        assert np.abs(Classes(labels).scores(columns) - 0.5).max() > 0.2
+        scores.append(auroc(cross_fitted(columns, Classes(labels), patients), labels == 1)[0])
     assert abs(np.mean(scores) - 0.5) < 0.12
 
 
@@ -88,6 +82,6 @@ def test_folds_keep_the_bags_of_a_patient_together():
     labels = np.repeat(np.arange(20) % 2, 4)
     patients = [str(i) for i in np.repeat(np.arange(20), 4)]
     own = np.repeat(np.random.default_rng(1).standard_normal((20, 200)), 4, axis=0)
-    apart = auroc(cross_fitted(own, labels, patients), labels == 1)[0]
-    mixed = auroc(cross_fitted(own, labels, [str(i) for i in range(80)]), labels == 1)[0]
+    apart = auroc(cross_fitted(own, Classes(labels), patients), labels == 1)[0]
+    mixed = auroc(cross_fitted(own, Classes(labels), [str(i) for i in range(80)]), labels == 1)[0]
     assert mixed > apart + 0.1

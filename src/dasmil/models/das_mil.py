@@ -131,5 +131,5 @@ class DASMIL(AttentionModel):
     def _begin_with_first_output(self) -> bool:
         assert isinstance(self.classifier, Linear)
         self.classifier.weight.mul_(QUIET)
-        self.classifier.weight[0, 0] = 1.0
+        self.classifier.weight[:, 0] = 1.0
         return True

@@ -52,5 +52,5 @@ class MeanPool(MaxPool):
     @torch.no_grad()
     def begin_mean(self, direction: Tensor) -> bool:
         assert isinstance(self.classifier, Linear)
-        self.classifier.weight[0] = direction
+        self.classifier.weight[:] = direction
         return True

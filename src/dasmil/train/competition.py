@@ -16,7 +16,7 @@ import torch
 from dasmil.models import MODELS
 from dasmil.train.factory import ON_ALL
 from dasmil.train.held_out import FEWEST, SHARE, Judge
-from dasmil.train.starts import Start, length_starts, mean_start, simple_starts
+from dasmil.train.starts import Start, asked_of, bag_means, length_starts, mean_start, simple_starts
 from dasmil.train.state import CHANCE
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[
     able = _begins(job, directions)
     leader = found.leader(able)
     if leader is not None and leader.evidence is not None:
-        margin = 1.0 if judge is None else _margin(judge) * SURELY
+        margin = 1.0 if judge is None else found.floor + _margin(judge) * SURELY
         if leader.evidence.loss < max(CLEARLY, margin):
             return [leader], None
     if judge is None:
@@ -66,8 +66,9 @@ def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[
 
 
 def _mean_alone(train: Feed) -> Start:
-    means = np.stack([train.bags[i].features.mean(0).numpy() for i in range(len(train.bags))])
-    return replace(mean_start(means, train.facts.labels, train.facts.patients), evidence=None)
+    asked = asked_of(train.facts)
+    assert asked is not None
+    return replace(mean_start(bag_means(train), asked, train.facts.patients), evidence=None)
 
 
 def _begins(job: Job, directions: Directions) -> set[str]:
@@ -97,7 +98,9 @@ def _lengths(job: Job) -> list[Start]:
 
 
 def _takes_simple(job: Job) -> bool:
-    return job.outline.task is None and job.outline.classes == 2 and job.config.simple_starts > 0
+    task = job.outline.task
+    known = job.outline.classes == 2 if task is None else len(task["targets"]) == 1 and task["kind"] != "multilabel"
+    return known and job.config.simple_starts > 0
 
 
 class Competition:
@@ -141,7 +144,7 @@ class Competition:
             return
         guess = self.loss.constant_guess
         state.judged = {
-            "epoch": 0, "loss": known.loss * guess, "auroc": known.auroc, "chance": known.chance,
+            "epoch": 0, "loss": known.loss * guess, self.loss.rank: known.rank, "chance": known.chance,
             "bags": len(known.losses),
         }  # fmt: skip
         if start.rule is None:  # a regression has nothing left to train

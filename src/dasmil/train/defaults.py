@@ -13,6 +13,7 @@ from dasmil.models.base import MILModel
 from dasmil.nn.encoder import LinearReLU
 
 STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 2000, 20, 200
+MOST_SURVIVAL_EPOCHS = 50  # what censored times say of a few dozen patients is soon learned by heart
 BAGS_PER_STEP, SURVIVAL_BAGS_PER_STEP = 4, 16
 FEATURE_VECTORS: dict[str, Any] = {
     "accumulate": BAGS_PER_STEP, "clip": 1.0, "schedule": "hold-linear", "enough": 0.01,
@@ -28,7 +29,7 @@ def default_settings(
 
     Four bags a step, gradients clipped, a learning rate that falls in the last third, and 2,000 steps (20 epochs at
     least, 200 at most); with learned distances also a larger learning rate and six starts at different lengths.
-    Times until an event say little each: sixteen bags a step.
+    Times until an event say little each: sixteen bags a step, and 50 epochs at most.
     RGB patches: clipped, the same schedule, and turned and mirrored at random.
     """
     if len(feature_shape) != 1:
@@ -40,7 +41,8 @@ def default_settings(
     if model in MODELS and MODELS[model].learns_lengths:
         settings |= LEARNED_DISTANCES
     steps = math.ceil(bags / int(given.get("accumulate") or settings["accumulate"]))
-    settings["epochs"] = min(max(math.ceil(STEPS / max(1, steps)), FEWEST_EPOCHS), MOST_EPOCHS)
+    most = MOST_SURVIVAL_EPOCHS if task == "survival" else MOST_EPOCHS
+    settings["epochs"] = min(max(math.ceil(STEPS / max(1, steps)), FEWEST_EPOCHS), most)
     return {name: value for name, value in settings.items() if name not in given}
 
 
@@ -52,11 +54,17 @@ def default_options(
     A risk or a number usually grows with how much there is of something, so instances are pooled by their mean; a class
     by its strongest instance, as in the paper.
     """
-    if task is not None and preset is None and model in MODELS and "pooling" in MODELS[model].schema():
+    if pools_by_mean(model, preset, given, task):
         given = {"pooling": "mean", **given}
     if len(feature_shape) != 1 or preset is not None or "encoder" in given or model not in MODELS:
         return dict(given)
     return {**MODELS[model].for_feature_vectors(given), **given}
+
+
+def pools_by_mean(model: str, preset: str | None, given: Mapping[str, Any], task: str | None) -> bool:
+    """Whether the task makes instances be pooled by their mean: no class, and nothing else was said."""
+    can = model in MODELS and "pooling" in MODELS[model].schema()
+    return can and task is not None and preset is None and "pooling" not in given
 
 
 def reading_weights(model: MILModel) -> list[str]:

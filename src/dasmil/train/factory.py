@@ -84,7 +84,7 @@ class Factory:
         elif self.scaled:
             fit_to_features(model, feed.facts.feature_square)
         self._begin_constant(model)
-        begin(model, start, feed)
+        begin(model, start, feed, torch.zeros(1) if self.constant is None else self.constant)
         return model
 
     def _seen(self, start: Start) -> Tensor:

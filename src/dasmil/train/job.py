@@ -13,7 +13,7 @@ from dasmil.models import MODELS, MILModel, resolve_options
 from dasmil.models.base import Position
 from dasmil.tasks import task_from
 from dasmil.train.config import TrainingConfig, training_config
-from dasmil.train.defaults import default_options, default_settings
+from dasmil.train.defaults import default_options, default_settings, pools_by_mean
 from dasmil.train.state import RunSpec
 from dasmil.types import Unit
 
@@ -58,6 +58,8 @@ class Job:
     """What the model with these options makes of positions; "relative": it needs to know which length means 1."""
     learns_distances: bool
     """Whether theta and beta are trained and start from distances in the bags."""
+    pools_by_rule: bool = False
+    """Whether a rule that goes alone says how instances are pooled: neither user nor preset did."""
 
     @property
     def finds_length(self) -> bool:
@@ -111,7 +113,8 @@ def prepare(model: str, outline: Outline, given: Given) -> Job:
     asked = without_memory(model, options)  # refuses options that do not go together
     from_data = config.distance_init == "data" and asked.position == "relative"
     learns = from_data and bool(asked.distance_parameters())
-    return Job(model, given.preset, options, config, outline, asked.position, learns)
+    free = pools_by_mean(model, given.preset, given.options, kind)
+    return Job(model, given.preset, options, config, outline, asked.position, learns, free)
 
 
 def bag_options(name: str, preset: str | None, given: Mapping[str, Any], outline: Outline) -> dict[str, Any]:

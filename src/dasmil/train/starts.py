@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,19 +10,20 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dasmil.baselines.asked import Asked, Classes, Numbers, Times
 from dasmil.baselines.rules import Rule, find_rules, scan_bags
 from dasmil.baselines.whitening import Directions
 from dasmil.models.base import MILModel
 from dasmil.nn import Linear
-from dasmil.stats import auroc
-from dasmil.train.feed import Feed
-from dasmil.train.held_out import chance_of
+from dasmil.tasks import NumberTarget, TimeTarget
+from dasmil.train.feed import Facts, Feed
 from dasmil.train.state import CHANCE
 
 SCANNED_BAGS = 200
 MEAN_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
-"""Inverse ridges of the logistic regression on the means of bags; cross-validation chooses."""
+"""Inverse ridges of the regression on the means of bags; folds of patients choose."""
 SURE = 0.15  # a rule with a lower loss, as a share of a constant guess, needs no better one
 
 
@@ -31,12 +31,12 @@ SURE = 0.15  # a rule with a lower loss, as a share of a constant guess, needs n
 class Evidence:
     """What training bags say of a rule that others of them chose, by folds of patients.
 
-    losses [bags]: of each bag, weighed by its class, as a share of a constant guess; chance: how often blind guesses,
-    as many as kinds of rules, would have this AUROC.
+    losses [bags]: of each bag, as a share of a constant guess; rank: how often of two bags the right one comes first
+    (AUROC, C-index); chance: how often blind guesses, as many as kinds of rules, would order the bags so well.
     """
 
     losses: NDArray[np.float64]
-    auroc: float
+    rank: float
     chance: float
 
     @property
@@ -49,12 +49,20 @@ class Evidence:
         return self.chance < CHANCE and self.loss < 1
 
     @staticmethod
-    def of(logits: NDArray[np.float64], labels: NDArray[np.int64], tried: int) -> Evidence:
-        positive = labels == 1
-        weights = len(labels) / (2 * np.where(positive, positive.sum(), (~positive).sum()))
-        losses = weights * np.logaddexp(0, np.where(positive, -logits, logits)) / math.log(2)
-        found = float(auroc(logits, positive)[0])
-        return Evidence(losses, found, chance_of(labels, found, tried))
+    def of(said: NDArray[np.float64], asked: Asked, tried: int) -> Evidence:
+        return Evidence(asked.losses(said), asked.concordance(said), asked.chance(said, tried))
+
+
+def asked_of(facts: Facts) -> Asked | None:
+    """What simple rules may tell of these bags: two classes, one time, one number; None where there is more."""
+    if facts.task is None:
+        return Classes(facts.labels) if facts.classes == 2 else None
+    first = facts.task.targets[0]
+    if len(facts.task.targets) > 1:
+        return None
+    if isinstance(first, TimeTarget):
+        return Times(facts.targets[:, 0], facts.targets[:, 1] == 1)
+    return Numbers(first.standardised(facts.targets[:, 0])) if isinstance(first, NumberTarget) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +113,8 @@ class SimpleStarts:
 
     on_all: dict[str, Start]
     on_learn: dict[str, list[Start]]
+    floor: float = 0.0
+    """The loss of the best that can be hoped for, as a share of a constant guess."""
 
     def leader(self, able: Set[str]) -> Start | None:
         """Of these kinds the simplest start that no other is clearly better than, if it beats blind guesses."""
@@ -122,28 +132,32 @@ class SimpleStarts:
 
 
 def simple_starts(train: Feed, learn: Feed, directions: Directions, most: int) -> SimpleStarts:
-    """What simple rules find in the training bags (whitened, two classes); most: rules of a kind."""
-    labels, patients = train.facts.labels, train.facts.patients
-    chosen = _some(labels, SCANNED_BAGS)
-    scan = scan_bags([train.bags[i] for i in chosen], directions)
-    rules = find_rules(scan, labels[chosen], [patients[i] for i in chosen], 1)
-    means = np.stack([train.bags[i].features.mean(0).numpy() for i in range(len(train.bags))])
-    on_all = {"mean": mean_start(means, labels, patients).judged_by(chosen)} | {
-        found.kind: Start(
-            found.kind, rule=found.rules[0], evidence=Evidence.of(found.logits, labels[chosen], len(rules) + 1)
-        )
+    """What simple rules find in the training bags (whitened; see ``asked_of``); most: rules of a kind."""
+    asked, patients = asked_of(train.facts), train.facts.patients
+    assert asked is not None
+    chosen = _some(train.facts.labels, SCANNED_BAGS)
+    scan, looked = scan_bags([train.bags[i] for i in chosen], directions), asked.part(chosen)
+    rules = find_rules(scan, looked, [patients[i] for i in chosen], 1)
+    means = bag_means(train)
+    on_all = {"mean": mean_start(means, asked, patients).judged_by(chosen)} | {
+        found.kind: Start(found.kind, rule=found.rules[0], evidence=Evidence.of(found.said, looked, len(rules) + 1))
         for found in rules
     }
     learned = np.flatnonzero(np.isin(train.facts.ids, learn.facts.ids))
     seen = np.flatnonzero(np.isin(chosen, learned))
     own = [patients[i] for i in chosen[seen]]
-    learned_mean = mean_start(means[learned], labels[learned], [patients[i] for i in learned])
+    learned_mean = mean_start(means[learned], asked.part(learned), [patients[i] for i in learned])
     on_learn = {"mean": [replace(learned_mean, evidence=None)]} | {
         found.kind: [Start(found.kind, rule=rule) for rule in found.rules]
-        for found in find_rules(scan.part(seen), labels[chosen[seen]], own, most)
+        for found in find_rules(scan.part(seen), looked.part(seen), own, most)
     }
     first = {kind: [replace(starts[0], on_all=on_all[kind]), *starts[1:]] for kind, starts in on_learn.items()}
-    return SimpleStarts(on_all, first)
+    return SimpleStarts(on_all, first, asked.floor)
+
+
+def bag_means(feed: Feed) -> NDArray[np.float32]:
+    """The mean features of every bag [bags, k]."""
+    return np.stack([feed.bags[i].features.mean(0).numpy() for i in range(len(feed.bags))])
 
 
 def _some(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -155,44 +169,34 @@ def _some(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.sort(np.concatenate([part[: max(2, round(most * len(part) / len(labels)))] for part in parts]))
 
 
-def mean_start(means: NDArray[np.float32], labels: NDArray[np.int64], patients: Sequence[str]) -> Start:
-    """The direction of the mean features of bags [bags, k] that tells their classes apart, by logistic regression.
+def mean_start(means: NDArray[np.float32], asked: Asked, patients: Sequence[str]) -> Start:
+    """The direction of the mean features of bags [bags, k] that tells best what is asked, by a ridge regression.
 
-    Folds of patients choose its ridge, and their logits of bags that they did not see how much a logit is worth.
+    Folds of patients choose its ridge, and what they say of bags that they did not see how much that is worth.
     """
-    from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
-    from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict
-
     centre, spread = means.mean(0), np.maximum(means.std(0), 1e-6)
-    count = min(5, int(np.bincount(labels, minlength=2).min()), len(set(patients)))
-    if count < 2:
+    x = ((means - centre) / spread).astype(np.float64)
+    folds = asked.folds(patients)
+    if not folds or any(not asked.part(part).rarest for fold in folds for part in fold):
         return Start("mean", direction=np.zeros(means.shape[1]))
-    x = (means - centre) / spread
-    folds = list(StratifiedGroupKFold(count, shuffle=True, random_state=0).split(x, labels, patients))
-    if any(len(np.unique(labels[part])) < 2 for fold in folds for part in fold):
-        return Start("mean", direction=np.zeros(means.shape[1]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of coming changes in scikit-learn's names
-        chosen = LogisticRegressionCV(
-            Cs=list(MEAN_STRENGTHS),  # pyright: ignore[reportArgumentType]
-            cv=folds,
-            scoring="neg_log_loss",
-            class_weight="balanced",
-            max_iter=500,
-        ).fit(x, labels)
-        again = LogisticRegression(C=float(chosen.C_[0]), class_weight="balanced", max_iter=500)
-        unseen = np.asarray(cross_val_predict(again, x, labels, cv=folds, method="decision_function"))
-        worth = LogisticRegression(class_weight="balanced").fit(unseen.reshape(-1, 1), labels)
-    scale = max(0.0, float(worth.coef_[0, 0]))
-    weights = scale * (chosen.coef_[0] / spread).astype(np.float64)
-    bias = float(scale * chosen.intercept_[0] + worth.intercept_[0] - weights @ centre)
-    evidence = Evidence.of(scale * unseen + float(worth.intercept_[0]), labels, tried=3)
-    return Start("mean", direction=weights, bias=bias, evidence=evidence)
+    tried = {strength: np.zeros(len(x)) for strength in MEAN_STRENGTHS}
+    for strength, said in tried.items():
+        for rest, fold in folds:
+            weights, constant = asked.part(rest).fitted(x[rest], strength)
+            said[fold] = x[fold] @ weights + constant
+    chosen = min(tried, key=lambda strength: asked.losses(tried[strength]).mean())
+    unseen = tried[chosen]
+    worth, shift = asked.fitted(unseen[:, None])
+    scale = max(0.0, float(worth[0]))
+    weights, constant = asked.fitted(x, chosen)
+    direction = scale * weights / spread
+    bias = float(scale * constant + shift - direction @ centre)
+    return Start("mean", direction=direction, bias=bias, evidence=Evidence.of(scale * unseen + shift, asked, tried=3))
 
 
 @torch.no_grad()
-def begin(model: MILModel, start: Start, feed: Feed) -> None:
-    """Put a start into an untrained model, where it can begin so."""
+def begin(model: MILModel, start: Start, feed: Feed, guess: Tensor) -> None:
+    """Put a start into an untrained model, where it can begin so; guess: outputs of a constant guess."""
     rule = start.rule
     if start.kind == "mean":
         assert start.direction is not None
@@ -200,7 +204,7 @@ def begin(model: MILModel, start: Start, feed: Feed) -> None:
         if model.begin_mean(torch.from_numpy(start.direction).float()):
             assert isinstance(last, Linear)
             assert last.bias is not None
-            last.bias.fill_(start.bias)
+            last.bias.copy_(guess + start.bias)
     elif rule is not None:
         units = torch.eye(model.encoded)  # the model reads the types of the rule, and nothing else
         first, second = units[0], units[len(rule.types) - 1]
@@ -210,22 +214,26 @@ def begin(model: MILModel, start: Start, feed: Feed) -> None:
             else model.begin_near(first, second, rule.value, float(np.median(feed.facts.sizes)))
         )
         if begun:
-            _calibrate(model, feed)
+            _calibrate(model, feed, guess)
 
 
-def _calibrate(model: MILModel, feed: Feed) -> None:
-    """Scale and shift the logit of a start so that it is one of the bags to learn from."""
-    from sklearn.linear_model import LogisticRegression
+def _calibrate(model: MILModel, feed: Feed, guess: Tensor) -> None:
+    """Scale and shift the outputs of a start so that they are what the bags to learn from ask for.
 
+    Several outputs are hazards of bins of time, which a rule shifts alike.
+    """
+    asked = asked_of(feed.facts)
+    assert asked is not None
     model.eval()
-    logits = np.empty(len(feed.facts.ids))
+    said = np.empty(len(feed.facts.ids))
     for step in feed.batches():
-        logits[step.bags] = model(step.features, step.coords, None, step.section).logit.cpu().numpy()
-    centre, spread = logits.mean(), max(float(logits.std()), 1e-6)
-    fitted = LogisticRegression(class_weight="balanced").fit(((logits - centre) / spread)[:, None], feed.facts.labels)
-    scale = float(fitted.coef_[0, 0]) / spread
+        output = model(step.features, step.coords, None, step.section).logit
+        said[step.bags] = (output if output.ndim == 1 else output[:, 0]).cpu().numpy()
+    centre, spread = said.mean(), max(float(said.std()), 1e-6)
+    weights, constant = asked.fitted(((said - centre) / spread)[:, None])
+    scale = float(weights[0]) / spread
     last = model.classifier
     assert isinstance(last, Linear)
     assert last.bias is not None
     last.weight.mul_(scale)
-    last.bias.copy_((last.bias - centre) * scale + float(fitted.intercept_[0]))
+    last.bias.copy_(guess + (float(last.bias[0]) - centre) * scale + constant)
