@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.baselines.asked import Classes
 from dasmil.baselines.prototypes import nearest_distances, type_pairs
+from dasmil.baselines.question import Classes
 from dasmil.baselines.rules import cross_fitted, find_rules, parting_value, scan_bags
 from dasmil.baselines.whitening import Sample, WhitenedBags
 from dasmil.stats import auroc

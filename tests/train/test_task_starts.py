@@ -12,7 +12,7 @@ from dasmil.devices import choose_device
 from dasmil.stats import FollowUp, harrell
 from dasmil.tasks import NumberTarget, Task, multilabel, regression, survival
 from dasmil.train.feed import Feed
-from dasmil.train.starts import asked_of
+from dasmil.train.starts import question_of
 from tests.baselines.rare_pairs import rare_pairs
 
 RATIO = 30.0
@@ -71,10 +71,10 @@ def test_shuffled_times_have_no_rule() -> None:
     assert run.model.config["pooling"] == "mean"
 
 
-def test_several_targets_are_asked_of_no_single_rule() -> None:
+def test_several_targets_are_question_of_no_single_rule() -> None:
     values = multilabel([NumberTarget("near"), NumberTarget("time")])
     device = choose_device("cpu")
     for task, known in ((values, False), (survival(), True), (regression("near"), True)):
         feed = Feed(TRAIN[:4], device, memory_gb=1.0, task=task)
         fitted = replace(feed.facts, task=task.fitted(feed.facts.targets))
-        assert (asked_of(fitted) is not None) == known
+        assert (question_of(fitted) is not None) == known

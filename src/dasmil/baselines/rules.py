@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.baselines.asked import Asked
 from dasmil.baselines.prototypes import find_types, pair_distances, type_of, type_pairs
+from dasmil.baselines.question import Question
 from dasmil.baselines.whitening import Directions
 from dasmil.types import Bag
 
@@ -92,7 +92,7 @@ def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
     )
 
 
-def find_rules(scan: Scan, asked: Asked, patients: Sequence[str], most: int) -> list[Finding]:
+def find_rules(scan: Scan, asked: Question, patients: Sequence[str], most: int) -> list[Finding]:
     """For shares and for distances the rules that tell best what is asked, best first, at most so many.
 
     Hundreds of numbers are tried: on a hundred bags the best of them reaches an AUROC of about 0.7 by chance alone.
@@ -117,7 +117,7 @@ def find_rules(scan: Scan, asked: Asked, patients: Sequence[str], most: int) -> 
     return found
 
 
-def cross_fitted(columns: NDArray[np.float64], asked: Asked, patients: Sequence[str]) -> NDArray[np.float64]:
+def cross_fitted(columns: NDArray[np.float64], asked: Question, patients: Sequence[str]) -> NDArray[np.float64]:
     """What the best column says [bags], chosen and weighed on the other folds of patients; 0 without folds."""
     said = np.zeros(len(columns))
     for rest, fold in asked.folds(patients):
@@ -132,7 +132,7 @@ def cross_fitted(columns: NDArray[np.float64], asked: Asked, patients: Sequence[
     return said
 
 
-def _ranked(columns: NDArray[np.float64], asked: Asked, scores: NDArray[np.float64]) -> NDArray[np.int64]:
+def _ranked(columns: NDArray[np.float64], asked: Question, scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """Columns from the best on; where several order the bags alike, the wider gap decides."""
     apart = np.abs(asked.residuals @ columns) / np.maximum(columns.std(0), 1e-9)
     return np.lexsort((-apart, -np.round(np.abs(scores - 0.5), 9)))

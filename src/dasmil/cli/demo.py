@@ -28,6 +28,7 @@ def demo(
     *,
     out: Path = Path("demo"),
     slides: Annotated[bool, Parameter(negative="")] = False,
+    survival: Annotated[bool, Parameter(negative="")] = False,
     quick: Annotated[bool, Parameter(negative="")] = False,
     seeds: int | None = None,
     epochs: int | None = None,
@@ -42,11 +43,15 @@ def demo(
     With --slides instead: made slides with planted tissue, from feature files over the doctor, training and report to
     the explanation of one slide. Takes less than three minutes.
 
+    With --survival: made slides of patients whose hazard depends on a distance. Takes less than three minutes.
+
     Examples:
 
         dasmil demo --out demo/
 
         dasmil demo --slides --out demo-slides/
+
+        dasmil demo --survival --out demo-survival/
 
         dasmil demo --quick
 
@@ -56,12 +61,14 @@ def demo(
         Folder for report.html and the two run directories; those of an earlier demo are replaced.
     slides
         Made slides instead of collages.
+    survival
+        Made slides with a time until an event instead of a class.
     quick
         Does the installation work? One seed, two epochs, 20 bags of each split: seconds, and nothing is learned.
     seeds
-        Runs per model that differ only in their random numbers (3, with --slides 1).
+        Runs per model that differ only in their random numbers (3, with --slides or --survival 1).
     epochs
-        Passes over the training bags (30, with --slides 50).
+        Passes over the training bags (30, with --slides or --survival 50).
     bags
         Use only so many bags of each split (for a quick try).
     json
@@ -73,10 +80,8 @@ def demo(
 
     if quick:
         seeds, epochs, bags = seeds or 1, epochs or 2, bags or 20
-    if slides:
-        from dasmil.cli.demo_slides import demo_slides
-
-        return demo_slides(out, seeds or 1, epochs or 50, bags, json)
+    if slides or survival:
+        return _made_slides(out, seeds or 1, epochs or 50, bags, json, slides, survival)
     seeds, epochs = seeds or 3, epochs or 30
     start = time.monotonic()
     prepare_folder(out)
@@ -115,15 +120,26 @@ def demo(
     return 0
 
 
-def prepare_folder(out: Path) -> None:
-    """Remove the two runs of an earlier demo, and nothing else."""
+def _made_slides(out: Path, seeds: int, epochs: int, bags: int | None, json: bool, slides: bool, survival: bool) -> int:
+    """The demos on made slides."""
+    from dasmil.cli.demo_slides import demo_slides
+    from dasmil.cli.demo_survival import demo_survival
+    from dasmil.errors import InputError
+
+    if slides and survival:
+        raise InputError("--slides and --survival were both given: a demo shows one of the two")
+    return (demo_survival if survival else demo_slides)(out, seeds, epochs, bags, json)
+
+
+def prepare_folder(out: Path, models: Mapping[str, str] = MODELS) -> None:
+    """Remove the runs of an earlier demo, and nothing else."""
     import shutil
 
     from dasmil.errors import InputError
 
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file, expected a folder for the demo: choose another with --out")
-    earlier = [out / model for model in MODELS if (out / model).exists()]
+    earlier = [out / model for model in models if (out / model).exists()]
     for folder in earlier:
         if not (folder / MARK).exists():
             raise InputError(
@@ -132,7 +148,7 @@ def prepare_folder(out: Path) -> None:
     for folder in earlier:
         shutil.rmtree(folder)
     try:
-        for model in MODELS:
+        for model in models:
             (out / model).mkdir(parents=True)
             (out / model / MARK).touch()
     except OSError as error:
@@ -140,9 +156,15 @@ def prepare_folder(out: Path) -> None:
 
 
 def train_side_by_side(
-    out: Path, seeds: int, epochs: int, bags: int | None, work: Callable[..., None] | None = None
+    out: Path,
+    seeds: int,
+    epochs: int,
+    bags: int | None,
+    work: Callable[..., None] | None = None,
+    models: Mapping[str, str] = MODELS,
+    metric: str = "AUROC",
 ) -> None:
-    """Both models at once, each in a process of its own, with one line of progress for both."""
+    """All models at once, each in a process of its own, with one line of progress for all."""
     import multiprocessing
     import queue
 
@@ -153,14 +175,14 @@ def train_side_by_side(
     messages: Queue[tuple[str, str, Any]] = context.Queue()
     workers = {
         model: context.Process(target=work or train_one, args=(model, out / model, seeds, epochs, bags, messages))
-        for model in MODELS
+        for model in models
     }
     running = set(workers)
     try:
         with _interrupts_ignored():  # inherited by the workers: Ctrl-C reaches this process, which stops them
             for worker in workers.values():
                 worker.start()
-        say(f"Training {' and '.join(MODELS.values())}: {epochs} epochs each, AUROC on validation bags")
+        say(f"Training {' and '.join(models.values())}: {epochs} epochs each, {metric} on validation bags")
         states: dict[str, tuple[int, float, float]] = {}
         with Display() as display:
             while running:
@@ -180,7 +202,7 @@ def train_side_by_side(
                     raise DasmilError(f"{model}: {content}")
                 else:
                     states[model] = content
-                    display.line(_both(states, epochs))
+                    display.line(_all(states, epochs, models, metric))
     finally:
         for worker in workers.values():
             if running and worker.is_alive():
@@ -189,12 +211,12 @@ def train_side_by_side(
                 worker.join()
 
 
-def _both(states: Mapping[str, tuple[int, float, float]], epochs: int) -> str:
-    """How far both models are; a state: number of the epoch, validation AUROC, seconds left."""
+def _all(states: Mapping[str, tuple[int, float, float]], epochs: int, models: Mapping[str, str], metric: str) -> str:
+    """How far all models are; a state: number of the epoch, the metric of validation bags, seconds left."""
     parts = []
-    for model, name in MODELS.items():
-        epoch, auroc, _ = states.get(model, (0, 0.0, 0.0))
-        parts.append(f"{name} {epoch}/{epochs} AUROC {auroc:.3f}" if model in states else f"{name} starting")
+    for model, name in models.items():
+        epoch, value, _ = states.get(model, (0, 0.0, 0.0))
+        parts.append(f"{name} {epoch}/{epochs} {metric} {value:.3f}" if model in states else f"{name} starting")
     minutes, seconds = divmod(round(max(left for _, _, left in states.values())), 60)
     return f"{', '.join(parts)}, {minutes}:{seconds:02d} left"
 
@@ -239,7 +261,7 @@ def train_one(
         messages.put((model, "done", None))
 
 
-def reporter(model: str, messages: Queue[tuple[str, str, Any]]) -> Callable[[Any], None]:
+def reporter(model: str, messages: Queue[tuple[str, str, Any]], metric: str = "auroc") -> Callable[[Any], None]:
     """What hears of every epoch in a worker and hands it on to the demo."""
     from multiprocessing import parent_process
 
@@ -247,7 +269,7 @@ def reporter(model: str, messages: Queue[tuple[str, str, Any]]) -> Callable[[Any
         parent = parent_process()
         if parent is not None and not parent.is_alive():  # killed: nobody waits for this run
             raise SystemExit(1)
-        scores = [row["val_auroc"] for row in progress.rows if "val_auroc" in row]
+        scores = [row[f"val_{metric}"] for row in progress.rows if f"val_{metric}" in row]
         messages.put((model, "epoch", (progress.epoch, sum(scores) / max(1, len(scores)), progress.seconds_left)))
 
     return report

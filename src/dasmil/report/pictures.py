@@ -129,7 +129,8 @@ def phi_picture(run: Run, truth: Truth | None = None, doubt: str = "") -> Pictur
         caption = f"{doubt} These lines, one per {per}, are where training left them and show no distance that counts."
     if truth:
         side = "farther" if truth.farther else "nearer"
-        caption += f" Shaded: pairs {side} than {truth.distance:g} {symbol} make a bag positive."
+        does = "make a bag positive" if run.task is None else "raise the risk"
+        caption += f" Shaded: pairs {side} than {truth.distance:g} {symbol} {does}."
     return picture(phi_figure(functions, reach, truth, doubtful=bool(doubt)), "Learned distance function phi", caption)
 
 

@@ -48,7 +48,7 @@ def task_page(run: Run) -> Page:
         kicker=f"dasmil report, {run.path.resolve().name}",
         lead=judged.text if not judged.told else lead_sentence(run),
         headlines=[headline(run, split, name) for name in _headlines(task, run, split)],
-        remarks=[*([lead_sentence(run)] if not judged.told else [judged.text]), _measured(run, split)],
+        remarks=[*([lead_sentence(run)] if not judged.told else [judged.text]), measured(run, split)],
         notices=[text[0].upper() + text[1:] for text in notices if text],
         sections=[s for s in sections if s.text or s.pictures or s.tables or s.bags or s.folded],
     )
@@ -66,7 +66,8 @@ def _headlines(task: Task, run: Run, split: str) -> list[str]:
     return [name for name in names if name in known][:3]
 
 
-def _measured(run: Run, split: str) -> str:
+def measured(run: Run, split: str) -> str:
+    """On which bags, with how many events."""
     scored = run.summary["splits"][split]
     events = f", {scored['events']} of them with the event" if "events" in scored else ""
     return f"Measured on {split}: {scored_bags(scored)}{events}; {seeds_text(run)}."

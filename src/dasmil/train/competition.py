@@ -16,7 +16,7 @@ import torch
 from dasmil.models import MODELS
 from dasmil.train.factory import ON_ALL
 from dasmil.train.held_out import FEWEST, SHARE, Judge
-from dasmil.train.starts import Start, asked_of, bag_means, length_starts, mean_start, simple_starts
+from dasmil.train.starts import Start, bag_means, length_starts, mean_start, question_of, simple_starts
 from dasmil.train.state import CHANCE
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[
 
 
 def _mean_alone(train: Feed) -> Start:
-    asked = asked_of(train.facts)
+    asked = question_of(train.facts)
     assert asked is not None
     return replace(mean_start(bag_means(train), asked, train.facts.patients), evidence=None)
 

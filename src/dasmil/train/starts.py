@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dasmil.baselines.asked import Asked, Classes, Numbers, Times
+from dasmil.baselines.question import Classes, Numbers, Question, Times
 from dasmil.baselines.rules import Rule, find_rules, scan_bags
 from dasmil.baselines.whitening import Directions
 from dasmil.models.base import MILModel
@@ -24,6 +24,8 @@ from dasmil.train.state import CHANCE
 SCANNED_BAGS = 200
 MEAN_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 """Inverse ridges of the regression on the means of bags; folds of patients choose."""
+STILL = 1e-4
+"""Means of whitened features that vary less than this differ by rounding."""
 SURE = 0.15  # a rule with a lower loss, as a share of a constant guess, needs no better one
 
 
@@ -49,11 +51,11 @@ class Evidence:
         return self.chance < CHANCE and self.loss < 1
 
     @staticmethod
-    def of(said: NDArray[np.float64], asked: Asked, tried: int) -> Evidence:
+    def of(said: NDArray[np.float64], asked: Question, tried: int) -> Evidence:
         return Evidence(asked.losses(said), asked.concordance(said), asked.chance(said, tried))
 
 
-def asked_of(facts: Facts) -> Asked | None:
+def question_of(facts: Facts) -> Question | None:
     """What simple rules may tell of these bags: two classes, one time, one number; None where there is more."""
     if facts.task is None:
         return Classes(facts.labels) if facts.classes == 2 else None
@@ -132,8 +134,8 @@ class SimpleStarts:
 
 
 def simple_starts(train: Feed, learn: Feed, directions: Directions, most: int) -> SimpleStarts:
-    """What simple rules find in the training bags (whitened; see ``asked_of``); most: rules of a kind."""
-    asked, patients = asked_of(train.facts), train.facts.patients
+    """What simple rules find in the training bags (whitened; see ``question_of``); most: rules of a kind."""
+    asked, patients = question_of(train.facts), train.facts.patients
     assert asked is not None
     chosen = _some(train.facts.labels, SCANNED_BAGS)
     scan, looked = scan_bags([train.bags[i] for i in chosen], directions), asked.part(chosen)
@@ -169,12 +171,12 @@ def _some(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.sort(np.concatenate([part[: max(2, round(most * len(part) / len(labels)))] for part in parts]))
 
 
-def mean_start(means: NDArray[np.float32], asked: Asked, patients: Sequence[str]) -> Start:
+def mean_start(means: NDArray[np.float32], asked: Question, patients: Sequence[str]) -> Start:
     """The direction of the mean features of bags [bags, k] that tells best what is asked, by a ridge regression.
 
     Folds of patients choose its ridge, and what they say of bags that they did not see how much that is worth.
     """
-    centre, spread = means.mean(0), np.maximum(means.std(0), 1e-6)
+    centre, spread = means.mean(0), np.maximum(means.std(0), STILL)
     x = ((means - centre) / spread).astype(np.float64)
     folds = asked.folds(patients)
     if not folds or any(not asked.part(part).rarest for fold in folds for part in fold):
@@ -222,7 +224,7 @@ def _calibrate(model: MILModel, feed: Feed, guess: Tensor) -> None:
 
     Several outputs are hazards of bins of time, which a rule shifts alike.
     """
-    asked = asked_of(feed.facts)
+    asked = question_of(feed.facts)
     assert asked is not None
     model.eval()
     said = np.empty(len(feed.facts.ids))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dasmil.baselines.asked import Classes, Numbers, Times, cumulative_hazard
+from dasmil.baselines.question import Classes, Numbers, Times, cumulative_hazard
 from dasmil.baselines.rules import cross_fitted, parting_value
 from dasmil.stats import FollowUp, auroc
 

@@ -26,7 +26,7 @@ STRONGEST = 10.0
 """The largest log-risk that a loss is told of: beyond it the exponential says nothing."""
 
 
-class Asked(ABC):
+class Question(ABC):
     """What is asked of some bags; ``residuals`` [bags] sum to 0 and are larger where ``said`` should be."""
 
     residuals: Array
@@ -86,7 +86,7 @@ class Asked(ABC):
             return list(splitter.split(np.zeros(len(self.strata)), self.strata, patients))
 
 
-class Classes(Asked):
+class Classes(Question):
     """Class 1 or another, each with half of the weight."""
 
     def __init__(self, labels: NDArray[np.int64]) -> None:
@@ -117,7 +117,7 @@ class Classes(Asked):
         return float(auroc(said, self.positive)[0])
 
 
-class Times(Asked):
+class Times(Question):
     """Times until an event. What was to be expected of a bag is the Nelson-Aalen hazard summed up to its time.
 
     With that as exposure, events are Poisson numbers whose log-mean a rule shifts (proportional hazards with the
@@ -160,7 +160,7 @@ class Times(Asked):
         return float(harrell(self.follow, said)[0])
 
 
-class Numbers(Asked):
+class Numbers(Question):
     """A number, in standard deviations about its mean."""
 
     def __init__(self, values: Array) -> None:
