@@ -13,7 +13,7 @@ import re
 import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,8 @@ def replacing(path: Path) -> Iterator[Path]:
         raise _storage_error(path, error) from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # of a read-only disk, which says no even where there is no such file
+                temporary.unlink(missing_ok=True)
 
 
 _cleared: dict[Path, int] = {}

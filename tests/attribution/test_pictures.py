@@ -293,3 +293,9 @@ def test_phi_figure_marks_the_pairs_of_an_explanation(model):
     marked = axis.collections[0].get_offsets()
     pairs = [p for p in e.pairs if p.i != p.j][:30]
     np.testing.assert_allclose(marked, [[p.distance, p.phi] for p in pairs], rtol=1e-5)
+
+
+def test_positions_that_no_map_can_show_are_one_message():
+    coords = torch.tensor([[0.0, 0.0], [1e30, 2e30]])
+    with pytest.raises(DataError, match=r"positions of 2e\+30 um, which no slide has"):
+        layout_of(Bag(torch.zeros(2, 3), coords, "um", "b"))

@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_said() -> None:
         dasmil.MILClassifier().fit(bags, y[:5])
     with pytest.raises(InputError, match="all bags are of class"):
         dasmil.MILClassifier().fit(bags, np.zeros(6))
-    with pytest.raises(InputError, match=r"X holds 'ndarray', expected dasmil\.Bag"):
+    with pytest.raises(InputError, match=r"number 0 of the bags is 'ndarray', expected dasmil\.Bag"):
         dasmil.MILClassifier().fit([np.zeros((3, 2))], [0])  # type: ignore[list-item]
     with pytest.raises(InputError, match="bag 'b00' carries no label: give y"):
         dasmil.MILClassifier().fit([replace(bags[0], label=None)])

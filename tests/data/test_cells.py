@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -396,3 +397,45 @@ def test_damaged_zarr_folders_are_one_clear_message_each(tmp_path: Path) -> None
         use(path)
         file.write_bytes(data)
     assert isinstance(read_table(path, unit="um"), list)
+
+
+def test_zarr_folders_with_pipes_and_pieces_beyond_measure_are_refused(tmp_path: Path) -> None:
+    path = spatialdata(tmp_path / "a.zarr")
+    table = path / "tables" / "table"
+    about = next(file for name in ("zarr.json", ".zarray") if (file := table / "X" / name).is_file())
+    text = about.read_text()
+    for shape, message in (([-5, 4], "is damaged"), ([True, 4], "is damaged"), ([1.5], "is damaged")):
+        about.write_text(json.dumps({**json.loads(text), "shape": shape}))
+        with pytest.raises(DataError, match=message):
+            read_table(path, unit="um")
+    declared = json.loads(text)
+    if "chunks" in declared:
+        declared["chunks"] = [10**6, 10**6]
+    else:
+        declared["chunk_grid"]["configuration"]["chunk_shape"] = [10**6, 10**6]
+    about.write_text(json.dumps(declared))
+    with pytest.raises(DataError, match=r"declares 8,.* bytes"):  # as much is allocated for each piece
+        read_table(path, unit="um")
+    about.write_text(text)
+    piece = next(file for file in sorted((table / "X").rglob("*")) if file.is_file() and file != about)
+    piece.unlink()
+    os.mkfifo(piece)
+    with pytest.raises(DataError, match="is a pipe or a device"):
+        read_table(path, unit="um")
+
+
+def test_names_as_bytes_are_read_as_text(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"image": [b"a", b"a", b"\xff"], "x": [1.0, 2, 3], "y": [1.0, 2, 3], "m": [1.0, 2, 3]})
+    frame.to_parquet(tmp_path / "t.parquet")
+    bags = read_table(tmp_path / "t.parquet", bag="image", unit="um")
+    assert [bag.bag_id for bag in bags] == ["a", "\ufffd"]
+    assert [len(bag) for bag in bags] == [2, 1]
+
+
+def test_a_measurement_of_hundreds_of_digits_is_one_message(tmp_path: Path) -> None:
+    point = {"type": "Point", "coordinates": [1.0, 2.0]}
+    cell = {"type": "Feature", "geometry": point, "properties": {"objectType": "cell", "measurements": {"a": 10**400}}}
+    (tmp_path / "a.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [cell]}))
+    with pytest.raises(DataError, match="feature column 'a' holds empty or non-numeric values"):
+        read_table(tmp_path / "a.geojson", um_per_unit=0.5)

@@ -321,3 +321,18 @@ def test_damaged_files_of_slide2vec_are_one_clear_error_each(tmp_path: Path) -> 
     for data in (lying((10**12,)), lying((-5,)), b""):
         corners.write_bytes(zipped(data).replace(b"arr_0", b"xxxxx"))
         assert use(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tile_um", [1.0, 2.0]), ("tile_um", "wide"), ("mpp", float("nan")), ("threshold_px", "abc"), ("slides", 3),
+     ("collage_px", -1), ("instance_label_names", "abc"), ("section_names", 1.5)],
+)  # fmt: skip
+def test_attributes_that_others_count_on_have_their_kind(name: str, value: object, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    good(path, "dasmil")
+    with h5py.File(path, "r+") as file:
+        file.attrs[name] = value
+    for read in (read_bag, read_bag_info):
+        with pytest.raises(DataError, match=rf"{name} is .*, expected a (positive number|list of names)"):
+            read(path)

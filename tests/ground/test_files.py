@@ -186,3 +186,17 @@ def test_tensors_make_the_same_file_each_time(tmp_path):
     with safe_open(tmp_path / "0.safetensors", framework="pt") as file:
         assert torch.equal(file.get_tensor("b"), torch.arange(3.0))
         assert len(file.metadata()) == 12
+
+
+def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only disk says no to removing, even where there is no such file."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StorageError, match=r"a\.txt could not be written: .*Read-only file system"):
+        write_text(tmp_path / "a.txt", "x")

@@ -290,3 +290,12 @@ def test_no_heads_and_no_bags_give_nothing_and_are_checked_all_the_same(backend)
 def test_a_length_that_float32_does_not_hold_is_refused(length):
     with pytest.raises(InputError, match=r"distance_scale is .*, expected a length above 0"):
         das_attention(**arguments(), distance_scale=length)
+
+
+def test_sparse_operands_are_one_message():
+    generator = torch.Generator().manual_seed(0)
+    x, coords = torch.rand(1, 5, 3, generator=generator), torch.rand(5, 2, generator=generator)
+    with pytest.raises(InputError, match=r"coords is a tensor of layout torch\.sparse_coo, expected a plain one"):
+        das_attention(x, x, x, coords.to_sparse(), scale=1.0)
+    with pytest.raises(InputError, match=r"key is a tensor of layout"):
+        das_attention(x, x.to_sparse(), x, coords, scale=1.0)

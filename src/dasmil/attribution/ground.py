@@ -13,6 +13,9 @@ from dasmil.errors import DataError
 from dasmil.types import Bag, Unit
 from dasmil.vocabulary import UNIT_SYMBOL
 
+FARTHEST = 1e12
+"""A position beyond it is no place on a slide, in any unit."""
+
 
 class Ground(Protocol):
     """The picture under a map; all lengths in the unit of the bag's coordinates, from the top left corner."""
@@ -76,6 +79,11 @@ def layout_of(bag: Bag, ground: Ground | None = None) -> Layout:
     Several sections without a picture are set side by side: each has positions of its own.
     """
     centres = bag.coords[:, :2].double().numpy()
+    if np.abs(centres).max() > FARTHEST:
+        raise DataError(
+            f"bag {bag.bag_id!r} has positions of {np.abs(centres).max():.3g} {bag.unit}, which no slide has and no "
+            "map can show: correct the scale, or extract the slide again"
+        )
     mpp = _number(bag, "mpp")
     side = _side(bag, centres, mpp)
     sections = [] if bag.section is None or ground is not None else bag.section.unique().tolist()

@@ -116,7 +116,7 @@ def main() -> None:
 
 
 _SPACE = "free some space and run the same command again; what was finished is kept"
-_RIGHTS = "choose another folder, or change who may write there"
+_RIGHTS = "choose another path, or change who may read and write there"
 _PATH = "check the path, or choose another folder"
 _DISK_ADVICE = {
     errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS, errno.EROFS: _RIGHTS,

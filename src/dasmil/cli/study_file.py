@@ -41,6 +41,10 @@ _HEADINGS = {
 }  # fmt: skip
 _PATTERNS = ("slides",)  # texts that stand for paths: folders, files, patterns of names
 _ONCE = ("resume", "force")  # of the moment, not of the study
+MOST_BYTES, MOST_NAMES = 10_000_000, 500
+_STRING = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
+_DEEP = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){50}")
+_KEY = re.compile(r"\s*(?:\"([^\"]*)\"|'([^']*)'|([\w-]+))\s*[.=]")
 
 
 @dataclass(frozen=True)
@@ -98,16 +102,11 @@ def read_study(app: App, verbs: Sequence[str], path: Path) -> Study:
     """The command that a file says; every name is checked, and a wrong one is named with its line."""
     if not path.is_file():
         raise InputError(f"no file {path}: expected a study in TOML, as --write-config writes it")
-    try:
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-        content = tomllib.loads(text)
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text, expected a study in TOML") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DataError(f"{path} is no TOML: {one_line(str(error) or 'nested too deeply')}") from None
+    text, content = _content(path)
+    numbers = _line_numbers(text)
     verb = content.pop(COMMAND, None)
     if not isinstance(verb, str) or verb not in verbs:
-        place = f"{path}, line {_line(text, (), COMMAND) or 1}"
+        place = f"{path}, line {numbers.get((COMMAND,), 1)}"
         if verb is None:
             raise DataError(f'{place}: no {COMMAND}; the file begins with one, for example {COMMAND} = "train"')
         raise _at(place, unknown_name(COMMAND, verb, verbs))
@@ -118,7 +117,7 @@ def read_study(app: App, verbs: Sequence[str], path: Path) -> Study:
         heading = name in _HEADINGS and isinstance(value, dict)
         for key, inner in value.items() if heading else [(name, value)]:
             option = key.replace("-", "_")
-            line = _line(text, (name,) if heading else (), key)
+            line = numbers.get((name, key) if heading else (key,), 0)
             place = f"{path}, line {line}"
             if option not in known:
                 raise _at(place, unknown_name(f"option of {verb}", key, known))
@@ -126,7 +125,8 @@ def read_study(app: App, verbs: Sequence[str], path: Path) -> Study:
                 raise DataError(f"{place}: {key} is given twice, first in line {lines[option]}; keep one")
             _check_value(place, known[option], inner)
             options[option], lines[option] = _resolved(known[option], inner, path.parent), line
-            lines |= {f"{option}.{part}": _line(text, _table(name, key, heading), part) for part in _parts(inner)}
+            table = (name, key) if heading else (name,)
+            lines |= {f"{option}.{part}": numbers.get((*table, part), 0) for part in _parts(inner)}
     return Study(path, verb, options, lines)
 
 
@@ -191,8 +191,10 @@ def parsed(known: Mapping[str, Option], tokens: Sequence[str]) -> dict[str, Any]
         elif option.is_switch:
             found[option.key] = name != option.off
             continue
-        else:
+        elif equals or rest:
             text = joined if equals else rest.pop(0)
+        else:
+            raise InputError(f"{name} needs a value")
         value: Any = str(Path(text).absolute()) if option.is_path else _plain(text)
         if option.many:
             found.setdefault(option.key, []).append(value)
@@ -257,6 +259,8 @@ def _check_value(place: str, option: Option, value: Any) -> None:
     elif isinstance(value, dict):
         if not option.many or not option.flag:
             raise DataError(f"{place}: {option.key} is a table, expected one value")
+        if len(value) > MOST_NAMES:
+            raise DataError(f"{place}: {option.key} holds {len(value):,} names, expected at most {MOST_NAMES:,}")
         if any(isinstance(inner, dict) for inner in value.values()):
             raise DataError(f"{place}: {option.key} holds a table within a table, expected names and values")
     elif isinstance(value, list):
@@ -294,22 +298,34 @@ def _parts(value: Any) -> list[str]:
     return list(value) if isinstance(value, dict) else []
 
 
-def _table(name: str, key: str, heading: bool) -> tuple[str, ...]:
-    return (name, key) if heading else (name,)
+def _content(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a study and what it says; one that is far larger or deeper than a study is not parsed."""
+    if path.stat().st_size > MOST_BYTES:
+        raise DataError(f"{path} is larger than {MOST_BYTES // 10**6} MB, expected a study in TOML")
+    try:
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        if _DEEP.search(_STRING.sub("x", text)):  # the parser's time and memory grow with the square of the depth
+            raise DataError(f"{path} is no study: its tables are nested too deeply")
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text, expected a study in TOML") from None
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:  # also of whole numbers with thousands of digits
+        raise DataError(f"{path} is no TOML: {one_line(str(error) or 'nested too deeply')}") from None
 
 
-def _line(text: str, table: tuple[str, ...], key: str) -> int:
-    """The line that gives a key below a heading, or opens the table of that name; 0 where it is not found."""
+def _line_numbers(text: str) -> dict[tuple[str, ...], int]:
+    """The line that gives a key below a heading, or opens the table of that name."""
+    found: dict[tuple[str, ...], int] = {}
     opened: tuple[str, ...] = ()
     for number, line in enumerate(text.split("\n"), start=1):
-        header = re.fullmatch(r"\s*\[([^\[\]]+)\]\s*(#.*)?", line)
-        if header:
+        if header := re.fullmatch(r"\s*\[([^\[\]]+)\]\s*(#.*)?", line):
             opened = tuple(part.strip().strip("\"'") for part in header[1].split("."))
-            if opened == (*table, key):
-                return number
-        elif opened == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):
-            return number
-    return 0
+            found.setdefault(opened, number)
+        elif key := _KEY.match(line):
+            found.setdefault((*opened, next(part for part in key.groups() if part is not None)), number)
+    return found
 
 
 def _at(place: str, error: Exception) -> DataError:

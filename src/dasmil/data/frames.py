@@ -87,7 +87,14 @@ def _read_parquet(path: Path, pandas: Any) -> pd.DataFrame:
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise DataError(f"{path}: the column {str(twice[0])[:WORD]!r} occurs twice; rename one")
+    for name, kind in frame.dtypes.items():
+        if kind.kind == "O" and any(isinstance(value, bytes) for value in frame[name]):  # text of older programs
+            frame[name] = [_text(value) for value in frame[name]]
     return frame
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _check_width(path: Path, columns: int) -> None:

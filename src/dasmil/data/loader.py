@@ -23,15 +23,16 @@ class BagDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, bags: Sequence[Bag]) -> None:
-        if not len(bags):
-            raise InputError("there are no bags: expected at least one")
+        need_bags(bags)
         self.bags = bags
 
     def __len__(self) -> int:
         return len(self.bags)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        bag = self.bags[index]
+        if not hasattr(index, "__index__"):
+            raise InputError(f"the index is {shown(index)}, expected the number of a bag")
+        bag = need_bag(self.bags[index], index)
         return {
             "features": bag.features.float(),
             "coords": bag.coords,
@@ -41,11 +42,29 @@ class BagDataset(Dataset[dict[str, Any]]):
         }
 
 
+def need_bags(bags: Any) -> None:
+    """Refuse what is no sequence of bags; each but the first is looked at when it is read."""
+    if isinstance(bags, str | bytes | dict) or not (hasattr(bags, "__len__") and hasattr(bags, "__getitem__")):
+        raise InputError(f"bags are {shown(type(bags).__name__)}, expected a sequence of dasmil.Bag")
+    if not len(bags):
+        raise InputError("there are no bags: expected at least one")
+    need_bag(bags[0], 0)
+
+
+def need_bag(bag: Any, index: object) -> Bag:
+    """A bag as it is; anything else is refused."""
+    if not isinstance(bag, Bag):
+        raise InputError(f"number {index} of the bags is {shown(type(bag).__name__)}, expected dasmil.Bag")
+    return bag
+
+
 def collate_bags(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """A batch of bags: features [b, n, *f], coords, section padded to the largest, mask [b, n] True for instances.
 
     ``model(batch["features"], batch["coords"], batch["mask"], batch["section"]).logit`` is [b].
     """
+    if not items:
+        raise InputError("a batch without bags: expected at least one item of a BagDataset")
     for name in ("features", "coords"):
         shapes = {tuple(item[name].shape[1:]) for item in items}
         if len(shapes) > 1:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dasmil import __version__
+from dasmil.data.attributes import described, json_names
 from dasmil.data.guard import check_hdf5
 from dasmil.data.instance_ids import IDS, id_array, read_ids
 from dasmil.data.memory import need_memory
@@ -166,7 +167,7 @@ def _info(path: Path, file: h5py.File) -> BagInfo:
             f"{path}: written in format version {version}; this dasmil {__version__} reads up to {FORMAT_VERSION}. "
             "Update dasmil"
         )
-    for name in _json_names(path, attributes):
+    for name in json_names(path, attributes):
         if isinstance(attributes.get(name), str):
             try:
                 attributes[name] = json.loads(attributes[name])
@@ -190,7 +191,7 @@ def _info(path: Path, file: h5py.File) -> BagInfo:
         label=label,
         patient_id=None if patient is None else str(patient),
         has=tuple(name for name in _OPTIONAL if name in shapes),
-        metadata={k: v for k, v in attributes.items() if k not in (*_FIELDS, *_BOOKKEEPING)},
+        metadata=described(path, {k: v for k, v in attributes.items() if k not in (*_FIELDS, *_BOOKKEEPING)}),
         format_version=version,
     )
 
@@ -217,17 +218,6 @@ def _shapes(path: Path, file: h5py.File) -> dict[str, tuple[int, ...]]:
     if len(shapes["coords"]) != 2 or shapes["coords"][1] not in (2, 3):
         raise DataError(f"{path}: coords have shape {shapes['coords']}, expected [{n}, 2] or [{n}, 3]")
     return shapes
-
-
-def _json_names(path: Path, attributes: dict[str, Any]) -> list[str]:
-    text = attributes.get("json_attributes", "[]")
-    try:
-        names = json.loads(text)
-        if isinstance(names, list):
-            return [str(name) for name in names]
-    except (TypeError, ValueError, RecursionError):
-        pass
-    raise DataError(f"{path}: attribute 'json_attributes' is {shown(text)}, expected a JSON list of attribute names")
 
 
 def number_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dasmil.errors import DataError, InputError, named
+from dasmil.errors import DataError, InputError, named, shown
 from dasmil.types import Unit
 
 if TYPE_CHECKING:
@@ -93,7 +93,21 @@ def _read(file: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise DataError(f"{file} holds {type(content).__name__}, expected a state_dict: tensors by name")
     tensors = {str(name).removeprefix("module.").replace(".module.", "."): v for name, v in content.items()}
-    return {name: value.float() for name, value in tensors.items() if not _LEFT_OUT.fullmatch(name)}
+    return {name: _plain(file, name, value) for name, value in tensors.items() if not _LEFT_OUT.fullmatch(name)}
+
+
+def _plain(file: Path, name: str, value: Tensor) -> Tensor:
+    """A tensor of numbers as float32; one that is no plain array, or declares more than is stored, is refused."""
+    odd = value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_meta
+    if odd or not value.is_floating_point():
+        raise DataError(
+            f"{file}: {shown(name)} is a tensor of {value.dtype} ({value.layout}), expected plain floating numbers"
+        )
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise DataError(
+            f"{file}: {shown(name)} declares {value.numel():,} numbers, more than are stored; save it again"
+        )
+    return value.float()
 
 
 def _renamed(tensors: Mapping[str, Tensor], rules: tuple[tuple[str, str], ...]) -> dict[str, Tensor]:
@@ -120,7 +134,7 @@ def _clam(file: Path, tensors: Mapping[str, Tensor]) -> _Found:
         else:
             single[name] = value
     found = _renamed(single, _CLAM)
-    joined = {key: torch.cat([parts[i] for i in sorted(parts)]) for key, parts in rows.items()}
+    joined = {key: _together(file, key, [parts[i] for i in sorted(parts)]) for key, parts in rows.items()}
     for kind in ("weight", "bias"):
         if ("instance_classifiers", kind) in joined:
             found[f"aggregator.instances.{kind}"] = joined["instance_classifiers", kind]
@@ -134,6 +148,14 @@ def _clam(file: Path, tensors: Mapping[str, Tensor]) -> _Found:
     if not several:
         _one_logit(found)
     return _Found("clam-mb" if several else "clam-sb", {**options, "n_classes": max(2, classes)}, found)
+
+
+def _together(file: Path, key: tuple[str, str], parts: list[Tensor]) -> Tensor:
+    """The rows of several classifiers as one tensor."""
+    shapes = {tuple(part.shape) for part in parts}
+    if len(shapes) > 1 or not parts[0].ndim:
+        raise DataError(f"{file}: {'.'.join(key)} of the classes have shapes {shown(sorted(shapes))}: expected one")
+    return torch.cat(parts)
 
 
 def _abmil(file: Path, tensors: Mapping[str, Tensor]) -> _Found:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
+from dasmil.data.loader import need_bag, need_bags
 from dasmil.errors import InputError, shown
 from dasmil.models.base import MILModel
 from dasmil.stats import probabilities
@@ -70,19 +71,19 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, bags: Sequence[Bag], y: ArrayLike | None = None) -> MILClassifier:
         """Train on bags and their classes (any values that can be sorted); y None: the labels of the bags."""
-        _check_bags(bags)
-        labels = _labels(bags) if y is None else np.asarray(y)
-        if labels.ndim != 1 or len(labels) != len(bags):
-            raise InputError(f"y has shape {labels.shape}, expected one class for each of {len(bags)} bags")
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        need_bags(bags)
+        self.classes_, numbers = _classes(_labels(bags) if y is None else y, len(bags))
         if len(self.classes_) < 2:
             raise InputError(f"all bags are of class {shown(self.classes_[0])}, expected two classes or more")
         chosen = {"epochs": self.epochs, "lr": self.lr, "weight_decay": self.weight_decay}
+        for name, given in (("options", self.options), ("settings", self.settings)):
+            if given is not None and not (isinstance(given, Mapping) and all(isinstance(key, str) for key in given)):
+                raise InputError(f"{name} are {shown(given)}, expected a dictionary of names and values")
         settings = {**(self.settings or {}), **{name: value for name, value in chosen.items() if value is not None}}
         runs = fit(
             self.model,
             _Labelled(bags, numbers),
-            seeds=range(self.random_state, self.random_state + self.seeds),
+            seeds=_seeds(self.random_state, self.seeds),
             model_options=self.options,
             preset=self.preset,
             progress=False,
@@ -109,7 +110,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
     def _logits(self, bags: Sequence[Bag]) -> NDArray[np.float64]:
         if not hasattr(self, "models_"):
             raise NotFittedError("this MILClassifier is not trained: call fit(bags, y) first")
-        _check_bags(bags)
+        need_bags(bags)
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
         check_fits(self.models_[0], feed.facts)
         return model_logits(self.models_, feed)
@@ -127,14 +128,32 @@ class _Labelled(Sequence[Bag]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return _Labelled(self.bags[index], self.labels[index])
-        return replace(self.bags[index], label=int(self.labels[index]))
+        return replace(need_bag(self.bags[index], index), label=int(self.labels[index]))
 
 
-def _check_bags(bags: Any) -> None:
-    if not isinstance(bags, Sequence) or isinstance(bags, str) or not len(bags):
-        raise InputError(f"X is {shown(type(bags).__name__)}, expected a sequence of bags, at least one")
-    if not isinstance(bags[0], Bag):
-        raise InputError(f"X holds {shown(type(bags[0]).__name__)}, expected dasmil.Bag: one for each y")
+def _classes(y: Any, bags: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The different classes in their order, and the number of each bag's among them."""
+    try:
+        labels = np.asarray(y)
+        classes, numbers = np.unique(labels, return_inverse=True)
+    except (TypeError, ValueError, RuntimeError):  # values of several kinds, rows of several lengths, tensors elsewhere
+        raise InputError(f"y is {shown(y)}, expected one class for each bag, of values that can be sorted") from None
+    if labels.ndim != 1 or len(labels) != bags:
+        raise InputError(f"y has shape {labels.shape}, expected one class for each of {bags} bags")
+    if (classes != classes).any() or None in classes.tolist():
+        raise InputError("y holds NaN or None, expected a class for each bag: leave bags without one out")
+    return classes, numbers
+
+
+def _seeds(first: Any, count: Any) -> range:
+    for name, value in (("random_state", first), ("seeds", count)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise InputError(f"{name} is {shown(value)}, expected a whole number")
+    if count < 1 or not 0 <= first < 2**32:
+        raise InputError(
+            f"random_state is {shown(first)} and seeds is {shown(count)}, expected 0 or more, and 1 or more"
+        )
+    return range(int(first), int(first) + int(count))
 
 
 def _labels(bags: Sequence[Bag]) -> NDArray[np.int64]:

@@ -98,10 +98,19 @@ def from_pretrained(source: str | Path, *, revision: str | None = None) -> Pretr
     if known.get("library_name") != "dasmil" or not plain:
         raise DataError(f"{folder / CONFIG} lists no models of dasmil: expected what dasmil.save_pretrained wrote")
     assert isinstance(files, list)
+    if len(set(files)) < len(files):
+        raise DataError(f"{folder / CONFIG} lists a model twice, expected {len(set(files))} different ones")
     models = [read_model(folder / file) for file in files]
+    if len({(model.name, model.n_classes, model.encoder.in_shape) for model in models}) > 1:
+        raise DataError(f"{folder} holds models of several kinds, expected those of one training")
     count = models[0].n_classes
-    if not isinstance(classes, list) or len(classes) != count or not isinstance(threshold, int | float):
-        raise DataError(f"{folder / CONFIG}: classes are {shown(classes)}, expected {count} names, and a threshold")
+    named = isinstance(classes, list) and len(classes) == count and all(isinstance(name, str) for name in classes)
+    if not named or isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise DataError(
+            f"{folder / CONFIG}: classes are {shown(classes)} with threshold {shown(threshold)}, expected {count} "
+            "names and a number from 0 to 1"
+        )
+    assert isinstance(classes, list)
     return PretrainedModels(models, tuple(map(str, classes)), float(threshold))
 
 

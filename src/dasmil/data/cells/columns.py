@@ -84,8 +84,6 @@ def _qupath(path: Path, frame: Any, bag: str | None, centroids: list[re.Match[st
 
 def _xenium(path: Path, frame: Any, bag: str | None) -> Cells:
     need_columns(path, frame, list(_XENIUM_PLACES), "; expected the table of cells of a Xenium output")
-    if "cell_id" in frame.columns and len(frame) and isinstance(frame["cell_id"].iloc[0], bytes):
-        frame["cell_id"] = frame["cell_id"].str.decode("utf-8", "replace")  # older outputs
     return Cells(
         path=path,
         rule="Xenium cells, centroids in um",

@@ -87,7 +87,7 @@ class _Object:
         found: dict[str, float] = {}
         for name, value in pairs:
             if isinstance(value, int | float) and not isinstance(value, bool):
-                found[str(name)] = float(value)
+                found[str(name)] = float(value) if abs(value) < 1e300 else math.inf  # refused where it is a feature
             elif value not in (None, "NaN"):
                 raise DataError(f"{self.where}: measurement {shown(name)} is {shown(value, 60)}, expected a number")
         return found

@@ -107,8 +107,10 @@ def _check_sizes(table: Path) -> None:
     for path in table.rglob("*"):
         if path.is_symlink():
             raise DataError(f"{path} is a link, which is not followed: copy the data into the folder")
-        if not path.is_file():
+        if path.is_dir():
             continue
+        if not path.is_file():
+            raise DataError(f"{path} is a pipe or a device, expected a file: copy the data into the folder")
         stored += path.stat().st_size
         if path.name in (".zarray", ".zmetadata", "zarr.json"):
             declared += _declared(path)
@@ -148,5 +150,19 @@ def _array_bytes(about: Any) -> int:
         return 0
     shape = about.get("shape")
     if isinstance(shape, list) and shape:
-        return 8 * prod(int(side) for side in shape)
+        return 8 * max(prod(map(_side, shape)), prod(map(_side, _chunk(about))))
     return sum(map(_array_bytes, about.values()))
+
+
+def _chunk(about: dict[str, Any]) -> list[Any]:
+    """The shape of one piece of an array (zarr 2, zarr 3): as much is allocated for each, however small the array."""
+    grid = about.get("chunk_grid")
+    inner = grid.get("configuration") if isinstance(grid, dict) else None
+    found = inner.get("chunk_shape") if isinstance(inner, dict) else about.get("chunks")
+    return found if isinstance(found, list) else []
+
+
+def _side(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"a side of an array is {value!r}")
+    return value

@@ -36,6 +36,8 @@ def check_shapes(x: Operands) -> None:
         raise InputError(f"query has shape {_show(shape)}, expected at least one number for each instance")
     lead = shape[:-2]
     for name, tensor in given:
+        if tensor is not None and tensor.layout != torch.strided:
+            raise InputError(f"{name} is a tensor of layout {tensor.layout}, expected a plain one: use .to_dense()")
         if tensor is not None and name in FLOATING and tensor.dtype not in FLOATS:
             raise InputError(f"{name} has dtype {tensor.dtype}, expected a floating dtype; convert it with .float()")
     if key.shape != shape:
