@@ -195,6 +195,16 @@ def test_learned_lengths_by_finite_differences(problem, backend):
         torch.testing.assert_close(float(length.grad), slope, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("backend", "dtype", "isa"), BACKENDS)
+@pytest.mark.parametrize("absent", [(), ("value_embed",), PLAIN], ids=["embeddings", "no values", "plain"])
+@pytest.mark.parametrize(("d", "o"), [(16, 32), (24, 11), (7, 40)])
+def test_many_neighbours_of_every_width(problem, assert_exact, small_blocks, d, o, absent, backend, dtype, isa):
+    """More neighbours than are worked on at a time; vectors of whole and of broken length; padding that sees."""
+    for options in ({}, {"mask": True, "section": True, "tokens": 2, "dropout_p": 0.3}, {"bias": "linear"}):
+        case = problem(150, d=d, o=o, radius=1.2, absent=absent, axes=3 if options else 2, **options)
+        assert_exact(case, backend, dtype)
+
+
 @pytest.mark.parametrize("bias", BIASES)
 def test_gradients_of_the_reference(problem, bias):
     case = problem(5, lead=(2,), d=2, o=2, bias=bias, radius=0.9, tokens=1, absent=PLAIN)
@@ -210,16 +220,22 @@ def test_gradients_of_the_reference(problem, bias):
 
 
 def test_neighbours_in_space_are_neighbours_in_the_order():
-    """A Hilbert curve through a grid makes steps of one; sections follow one another, tokens first, padding last."""
+    """On a grid sixteen in a row fill a square; sections follow one another, tokens first, padding last."""
     grid = torch.cartesian_prod(torch.arange(32.0), torch.arange(32.0))
     shuffled = grid[torch.randperm(1024, generator=torch.Generator().manual_seed(0))]
-    path = shuffled[order.space_filling_order(shuffled, None, None)]
-    assert (path.diff(dim=0).norm(dim=-1) == 1).double().mean() > 0.95
-    section, mask = torch.tensor([1, 0, -1, 1, 0, 0]), torch.tensor([True, True, True, True, True, False])
-    found = order.space_filling_order(torch.rand(6, 2), mask, section)
-    assert found[0] == 2
-    assert found[-1] == 5
-    assert section[found[1:5]].tolist() == [0, 0, 1, 1]
+    path = shuffled[order.space_filling_order(shuffled, None, None, 16)].view(64, 16, 2)
+    assert (path.amax(1) - path.amin(1)).tolist() == [[3.0, 3.0]] * 64
+    middles = path.mean(1)
+    assert (middles.diff(dim=0).norm(dim=-1) == 4).all(), "one square borders on the next"
+    cube = torch.cartesian_prod(*[torch.arange(8.0)] * 3).expand(2, 512, 3)
+    leaves = cube[0][order.space_filling_order(cube, None, None, 8)].view(2, 64, 8, 3)
+    assert (leaves.amax(2) - leaves.amin(2) == 1).all()
+    section = torch.randint(-1, 3, (2, 300), generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(300) % 7 > 0) | (section < 0)
+    found = order.space_filling_order(torch.rand(2, 300, 2), mask, section, 16)
+    kind = torch.where(mask, section, 3).gather(1, found)
+    assert (kind.diff(dim=-1) >= 0).all()
+    assert (found.sort(-1).values == torch.arange(300)).all()
 
 
 @needs_kernel

@@ -140,9 +140,11 @@ def _neighbourhood(x: Operands, settings: Settings) -> Neighbourhood:
     for other in (x.mask, x.section):
         if other is not None and other.ndim > shared.ndim - 1:
             shared = shared.expand(other.shape[0], *shared.shape[-2:])
-    return Neighbourhood(reach, space_filling_order(shared, x.mask, x.section))
+    return Neighbourhood(reach, space_filling_order(shared, x.mask, x.section, LEAF))
 
 
+LEAF = 16
+"""Instances that choose together whom they see; base.h has the same number."""
 WORTH_ORDERING = 512
 """Smaller bags have hardly a block outside the radius: they are computed whole."""
 

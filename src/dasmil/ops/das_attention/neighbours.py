@@ -18,7 +18,7 @@ ROWS = 256
 
 def put_in_order(factors: Factors, pairs: Pairs) -> tuple[Factors, Pairs]:
     """The same with each batch entry in a space-filling order; `pairs.ids` says which."""
-    order = space_filling_order(pairs.coords, pairs.mask, pairs.section)
+    order = space_filling_order(pairs.coords, pairs.mask, pairs.section, STRETCH)
     per_instance = ("q", "k", "value", "ga", "gc", "a", "c")
     moved = {name: _take(t, order) for name in per_instance if (t := getattr(factors, name)) is not None}
     places = {

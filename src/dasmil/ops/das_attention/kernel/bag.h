@@ -5,16 +5,17 @@
 
 namespace DAS_ISA {
 
-// Some columns, at most TJ: a tile of the bag, or columns that were gathered from all over it.
+// Some columns, at most TJ: of a tile of the bag, or of a leaf.
 struct Columns {
-  const float *k, *v;     // [d][TJ], [o][TJ]
+  const float *k, *v;     // [d][stride], [o][stride]
   const float *k_rows, *v_rows;  // [real][d], [real][o] where a product takes them so, else null
-  const float *const *k_at, *const *v_at;  // [real]: the same rows where they lie anywhere
   const float *axis[3];   // each array that follows: [width]
   const float *gc, *c;
   const float *start;     // -inf for padding, else 0; null where a radius decides which pairs there are
-  const int32_t *section, *ids, *seen;
+  const int32_t *section, *ids;
+  const int32_t *seen;    // null where rows and columns are exchanged
   int64_t width, real;    // the former a multiple of 16, the latter without padding
+  int64_t stride;         // from one row of pairs to the next
 };
 
 // Rows in panels of six, columns in tiles along the lanes. Both are numbered in the order of the problem; `ids` are the
@@ -38,8 +39,8 @@ struct Bag {
   float *gc, *c, *start;       // [padded]
   int32_t *ids;                // [padded]; -1 after the last
   int32_t *section;            // [padded]; a token (-1) is in no section, so a row's own number is -2 there
-  int32_t *seen;               // [padded], with a radius: 0 padding, 1 an instance, 2 a token
-  float *ga, *a;               // [n]
+  int32_t *seen;               // [padded], with a radius: 0 for padding
+  float *ga, *a;               // [padded]
   float gg = 0, theta = 0, beta = 0;
   const float *ke, *qe, *ve;   // [2][d or o] or null
   double unit;                 // scale * log2(e)
@@ -76,14 +77,16 @@ struct Bag {
     ids = arena.take<int32_t>(padded);
     section = p.section ? arena.take<int32_t>(padded) : nullptr;
     seen = cut ? arena.take<int32_t>(padded) : nullptr;
-    ga = mode != LEAN ? arena.take(n) : nullptr;
-    a = mode == PARTIAL ? arena.take(n) : nullptr;
+    ga = mode != LEAN ? arena.take(padded) : nullptr;
+    a = mode == PARTIAL ? arena.take(padded) : nullptr;
     table = arena.take(bins);
     edges = arena.take(bins);
     unit = p.scale * LOG2E;
     local_unit = local ? static_cast<float>(unit) : 1.0f;
   }
 
+  // What is multiplied into the sums of w k; the rest of it comes at the end.
+  float dq_factor() const { return mode == LEAN && wide_k ? static_cast<float>(unit) : 1.0f; }
   int64_t width(int64_t tile) const { return least(TJ, (n - tile * TJ + 15) / 16 * 16); }
   int32_t row_section(int64_t i) const { return section[i] < 0 ? -2 : section[i]; }
 
@@ -95,7 +98,12 @@ struct Bag {
     x.v = wide_v ? nullptr : v + first * o + offset;
     x.k_rows = wide_k ? key + j0 * d : nullptr;
     x.v_rows = wide_v ? (ve && mode == WHOLE ? v_whole : value) + j0 * o : nullptr;
-    x.k_at = x.v_at = nullptr;
+    place(x, j0, width, TJ);
+    return x;
+  }
+
+  // What the passes need of `width` columns from column j0 on.
+  void place(Columns &x, int64_t j0, int64_t width, int64_t stride) const {
     x.real = least(width, n - j0);
     for (int y = 0; y < 3; ++y) x.axis[y] = axis[y] ? axis[y] + j0 : nullptr;
     x.gc = gc ? gc + j0 : nullptr;
@@ -105,7 +113,7 @@ struct Bag {
     x.ids = ids + j0;
     x.seen = seen ? seen + j0 : nullptr;
     x.width = width;
-    return x;
+    x.stride = stride;
   }
 
   int pack(const das_problem &p, int64_t bag, int64_t head) {
@@ -199,14 +207,12 @@ struct Bag {
       const bool shown = j < n && (!mask || mask[ids[j]]);
       start[j] = shown ? 0.0f : -INF;
       real |= shown;
-      bool token = false;
       if (section) {
         section[j] = j < n ? static_cast<int32_t>(sections[ids[j]]) : -1;
         small &= j >= n || section[j] == sections[ids[j]];
         known &= section[j] >= -1;
-        token = section[j] < 0;
       }
-      if (seen) seen[j] = !shown ? 0 : token ? 2 : 1;
+      if (seen) seen[j] = shown;
     }
     if (!finite) return DAS_BAD_COORDS;
     if (!real) return DAS_BAD_MASK;
@@ -237,6 +243,8 @@ struct Bag {
       ga[i] = static_cast<float>(unit * (to_u - to_v) + extra_ga);
       if (a) a[i] = static_cast<float>(unit * to_v + extra_a);
     }
+    fill(ga + n, ga + padded, 0.0f);
+    if (a) fill(a + n, a + padded, 0.0f);
   }
 
   void pack_columns() {

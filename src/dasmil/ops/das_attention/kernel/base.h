@@ -21,9 +21,8 @@ namespace DAS_ISA {
 constexpr int TJ = 192;     // columns of a tile
 constexpr int TI = 24;      // rows of a block in the backward pass: a multiple of 6
 constexpr int TF = 96;      // and in the forward pass, where more rows share the way of a tile through the caches
-constexpr int GROUP = 8;    // columns that a radius keeps or skips together
-constexpr int TR = 24;      // rows that choose their columns together
-constexpr int TC = 16;      // columns that choose their rows together
+constexpr int LEAF = 16;    // neighbours in space that choose together whom a radius lets them see; native.py has the same number
+constexpr int NEAR = 96;    // of those chosen, how many are worked on at a time
 constexpr double LOG2E = 1.4426950408889634, LN2 = 0.6931471805599453;
 constexpr float INF = __builtin_inff();
 

@@ -1,7 +1,6 @@
 // The forward pass: rows outside, columns inside, a running softmax.
 #pragma once
 
-#include "near.h"
 #include "passes.h"
 
 namespace DAS_ISA {
@@ -32,15 +31,9 @@ struct RowState {
 // What a thread of the forward pass owns.
 struct Desk {
   float *S, *G, *M, *O;  // [6][TJ] each, [TF][o]; the distances share the place of G
-  float *q;              // [TR][d], where a local bag has rows that are not as they came
-  const float **q_at;    // [TR]: where its rows lie
-  int32_t *list;         // the stretches of columns near some rows
-  Gathered gathered;
 
-  Desk(const Bag &bag, int64_t stretches, Arena &arena)
-      : S(arena.take(6 * TJ)), G(arena.take(6 * TJ)), M(arena.take(6 * TJ)), O(arena.take(TF * bag.o)),
-        q(arena.take(bag.local ? TR * bag.d : 0)), q_at(arena.take<const float *>(TR)),
-        list(arena.take<int32_t>(stretches)), gathered(bag, arena) {}
+  Desk(const Bag &bag, Arena &arena)
+      : S(arena.take(6 * TJ)), G(arena.take(6 * TJ)), M(arena.take(6 * TJ)), O(arena.take(TF * bag.o)) {}
 };
 
 template <int MODE, bool DROP>
@@ -92,13 +85,10 @@ struct Forward {
     float *S = desk.S, *G = desk.G, *M = desk.M, *O = desk.O;
     for (int64_t r0 = 0; r0 < rows; r0 += 6) {
       const int64_t count = least(6, rows - r0);
-      if (bag.local) {
-        spread_rows<TJ>(desk.q_at + r0, count, d, to.k, S, to.width);
-      } else {
-        spread_panel<TJ>(bag.q_panel + (i0 + r0) * d, count, d, to.k, to.start, S, to.width);
-      }
-      if (biases) biases(bag, to, i0 + r0, count, S);
-      if (MODE != LEAN) distances(bag, to, i0 + r0, count, G, G, M);
+      const Numbers numbers{i0 + r0, nullptr};
+      spread_panel<TJ>(bag.q_panel + (i0 + r0) * d, count, d, to.k, to.start, S, to.width);
+      if (biases) biases(bag, to, numbers, count, S);
+      if (MODE != LEAN) distances(bag, to, numbers, count, G, G, M);
       for (int64_t x = 0; x < count; ++x) {
         const int64_t r = r0 + x;
         const vf tops = logits(to, i0 + r, S + x * TJ, G + x * TJ, M + x * TJ);
@@ -116,10 +106,8 @@ struct Forward {
         }
       }
       for (int64_t x = 0; x < count; ++x) weights(to, i0 + r0 + x, state, r0 + x, S + x * TJ, G + x * TJ, M + x * TJ);
-      const Rows sums{O + r0 * o, o, nullptr};
-      if (to.v_at) {
-        collect_all<TJ>(S, count, Anywhere{to.v_at}, to.real, sums);
-      } else if (to.v_rows) {
+      const Rows sums{O + r0 * o, o, nullptr, 1.0f};
+      if (to.v_rows) {
         collect_all<TJ>(S, count, InTurn{to.v_rows, o}, to.real, sums);
       } else {
         gather_all<TJ>(S, count, to.v, to.width, sums);
@@ -127,19 +115,12 @@ struct Forward {
     }
   }
 
-  void block(int64_t item, int64_t i0, int64_t rows, const Stretches &stretches, Desk &desk) const {
+  void block(int64_t item, int64_t i0, int64_t rows, Desk &desk) const {
     const int64_t n = bag.n, o = bag.o;
     RowState state;
     state.clear(rows);
     fill(desk.O, desk.O + rows * o, 0.0f);
-    if (bag.local) {
-      for (int64_t r = 0; r < rows; ++r) desk.q_at[r] = bag.row_query(i0 + r, desk.q + r * bag.d);
-      const int64_t found = stretches.near(box_of(bag, i0, i0 + rows), bag, desk.list);
-      for (int64_t s = 0; s < found; s += TJ / GROUP)
-        tile(desk.gathered.take(bag, desk.list + s, 0, least(TJ / GROUP, found - s), 1.0f), i0, rows, state, desk);
-    } else {
-      for (int64_t t = 0; t < bag.tiles; ++t) tile(bag.columns(t * TJ, bag.width(t)), i0, rows, state, desk);
-    }
+    for (int64_t t = 0; t < bag.tiles; ++t) tile(bag.columns(t * TJ, bag.width(t)), i0, rows, state, desk);
     const float *ve = bag.ve;
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = item * n + i0 + r;

@@ -80,9 +80,12 @@ struct Rows {
   float *at;
   int64_t size;
   const int32_t *ids;
+  float factor;  // of the sums, in `collect` only
 
   DAS_INLINE float *operator()(int64_t i) const { return at + (ids ? ids[i] : i) * size; }
-  Rows from(int64_t i) const { return ids ? Rows{at, size, ids + i} : Rows{at + i * size, size, nullptr}; }
+  Rows from(int64_t i) const {
+    return ids ? Rows{at, size, ids + i, factor} : Rows{at + i * size, size, nullptr, factor};
+  }
 };
 
 // out[i][c] += sum_j T[i][j] * R[c][j] for I rows and C columns from c0 on.
@@ -155,7 +158,7 @@ struct Anywhere {
   DAS_INLINE const float *operator()(int64_t j) const { return rows[j]; }
 };
 
-// out[i][c] += sum_j T[i][j] * R(j)[c] for I rows and V vectors of columns from c0 on.
+// out[i][c] += factor * sum_j T[i][j] * R(j)[c] for I rows and V vectors of columns from c0 on.
 template <int I, int V, int TJ, typename R>
 DAS_INLINE void collect(const float *T, const R right, int64_t depth, const Rows &out, int64_t c0) {
   vf acc[I][V];
@@ -178,8 +181,9 @@ DAS_INLINE void collect(const float *T, const R right, int64_t depth, const Rows
 #pragma GCC unroll 8
   for (int i = 0; i < I; ++i) {
     float *to = out(i) + c0;
+    const vf factor = all(out.factor);
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(to + v * W, load(to + v * W) + acc[i][v]);
+    for (int v = 0; v < V; ++v) store(to + v * W, fma(factor, acc[i][v], load(to + v * W)));
   }
 }
 
@@ -190,16 +194,19 @@ DAS_INLINE void collect_rows(const float *T, const R right, int64_t depth, const
   if (c < out.size) collect<I, 1, TJ>(T, right, depth, out, c);
 }
 
-// out[rows] += T R for 1 to 6 rows whose size is a whole number of vectors: no sums across lanes.
+// out[rows] += factor * T R for rows whose size is a whole number of vectors: no sums across lanes.
 template <int TJ, typename R>
 __attribute__((noinline)) void collect_all(const float *T, int64_t rows, const R right, int64_t depth, const Rows &out) {
-  switch (rows) {
-    case 6: collect_rows<6, TJ>(T, right, depth, out); break;
-    case 5: collect_rows<5, TJ>(T, right, depth, out); break;
-    case 4: collect_rows<4, TJ>(T, right, depth, out); break;
-    case 3: collect_rows<3, TJ>(T, right, depth, out); break;
-    case 2: collect_rows<2, TJ>(T, right, depth, out); break;
-    default: collect_rows<1, TJ>(T, right, depth, out); break;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) collect_rows<6, TJ>(T + i * TJ, right, depth, out.from(i));
+  T += i * TJ;
+  switch (rows - i) {
+    case 5: collect_rows<5, TJ>(T, right, depth, out.from(i)); break;
+    case 4: collect_rows<4, TJ>(T, right, depth, out.from(i)); break;
+    case 3: collect_rows<3, TJ>(T, right, depth, out.from(i)); break;
+    case 2: collect_rows<2, TJ>(T, right, depth, out.from(i)); break;
+    case 1: collect_rows<1, TJ>(T, right, depth, out.from(i)); break;
+    default: break;
   }
 }
 
@@ -231,16 +238,23 @@ __attribute__((noinline)) void spread_add(const float *L, int64_t columns, int64
   }
 }
 
-// The same for rows that lie anywhere, twelve columns of L at a time where T has one vector.
+// The same for rows that lie anywhere, up to sixteen columns of L at a time where T has one vector. Rows by PIECE: long sums
+// in one number lose digits.
 template <int TJ>
 __attribute__((noinline)) void spread_add_rows(const float *const *L, int64_t columns, int64_t rows, const float *T, float *out, int64_t width) {
-  int64_t c = 0;
-  for (; c + 12 <= columns && width == W; c += 12)
-    spread_vectors<12, true, TJ, 1>(Across{L, c}, rows, T, nullptr, out + c * TJ);
-  for (int64_t blocks = (columns - c + 5) / 6; blocks > 0; --blocks) {
-    const int64_t size = (columns - c + blocks - 1) / blocks;
-    spread_some<true, TJ>(size, Across{L, c}, rows, T, nullptr, out + c * TJ, width);
-    c += size;
+  constexpr int64_t PIECE = 24;
+  for (; rows > 0; rows -= PIECE, L += PIECE, T += PIECE * TJ) {
+    const int64_t depth = rows < PIECE ? rows : PIECE;
+    int64_t c = 0;
+    for (; c + 16 <= columns && width == W; c += 16)
+      spread_vectors<16, true, TJ, 1>(Across{L, c}, depth, T, nullptr, out + c * TJ);
+    for (; c + 8 <= columns && width == W; c += 8)
+      spread_vectors<8, true, TJ, 1>(Across{L, c}, depth, T, nullptr, out + c * TJ);
+    for (int64_t blocks = (columns - c + 5) / 6; blocks > 0; --blocks) {
+      const int64_t size = (columns - c + blocks - 1) / blocks;
+      spread_some<true, TJ>(size, Across{L, c}, depth, T, nullptr, out + c * TJ, width);
+      c += size;
+    }
   }
 }
 

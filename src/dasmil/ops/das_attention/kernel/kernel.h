@@ -32,11 +32,10 @@ inline void finish(const das_problem &p, const Bag &bag, int64_t item, Sums *con
   fill(work, work + 3 * d + 2 * o, 0.0);
   double alpha_sum = 0, mu_sum = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t at = i / 6 * 8 + i % 6;
     float alpha = 0, mu = 0;
     for (int64_t s = 0; s < count && bag.mode != LEAN; ++s) {
-      alpha += sums[s]->alpha[at];
-      if (bag.mode == PARTIAL) mu += sums[s]->mu[at];
+      alpha += sums[s]->alpha[i];
+      if (bag.mode == PARTIAL) mu += sums[s]->mu[i];
     }
     const int64_t own = item * n + bag.ids[i];
     const float *query = p.query + own * d;
@@ -45,7 +44,7 @@ inline void finish(const das_problem &p, const Bag &bag, int64_t item, Sums *con
     if (bag.mode == LEAN) {
       for (int64_t s = 1; s < count; ++s)
         for (int64_t x = 0; x < d; ++x) out[x] += sums[s]->dq[bag.ids[i] * d + x];  // the first thread's is out itself
-      for (int64_t x = 0; x < d; ++x) out[x] *= u;
+      for (int64_t x = 0; x < d && !bag.wide_k; ++x) out[x] *= u;
       continue;
     }
     for (int64_t x = 0; x < d; ++x) {
@@ -123,28 +122,31 @@ inline int64_t this_thread(int threads) {
 // Everything for one item (a head of a bag), carved out of scratch memory.
 struct Worker {
   Bag bag;
-  Stretches stretches;  // of columns in the forward pass, of rows in the backward pass
+  Leaves leaves;
   Desk **desks = nullptr;
+  NearDesk **near_desks = nullptr;
   Incoming in;
   Sums **sums = nullptr;
   double *work = nullptr;
 
   Worker(const das_problem &p, Arena &arena, int threads, bool backward)
-      : bag(p, arena, backward), stretches(p.n, backward ? 6 : GROUP, p.order != nullptr, arena),
-        in(bag, arena, backward) {
+      : bag(p, arena, backward), leaves(p.n, bag.local, arena), in(bag, arena, backward) {
     if (!backward) {
       desks = arena.take<Desk *>(threads);
+      near_desks = arena.take<NearDesk *>(threads);
       Desk *slots = arena.take<Desk>(threads);
+      NearDesk *near_slots = arena.take<NearDesk>(threads);
       for (int t = 0; t < threads; ++t) {
-        const Desk made(bag, stretches.count, arena);
-        if (arena.base) desks[t] = new (slots + t) Desk(made);
+        const Desk made(bag, arena);
+        const NearDesk near(bag, arena);
+        if (arena.base) desks[t] = new (slots + t) Desk(made), near_desks[t] = new (near_slots + t) NearDesk(near);
       }
       return;
     }
     sums = arena.take<Sums *>(threads);
     Sums *slots = arena.take<Sums>(threads);
     for (int t = 0; t < threads; ++t) {
-      const Sums made(bag, stretches.count, t == 0, arena);
+      const Sums made(bag, t == 0, arena);
       if (arena.base) sums[t] = new (slots + t) Sums(made);
     }
     work = arena.take<double>(3 * bag.d + 2 * bag.o);
@@ -152,26 +154,43 @@ struct Worker {
 
   template <int MODE, bool DROP>
   void run_forward(const das_problem &p, int64_t item, int threads) {
-    const Forward<MODE, DROP> forward{p, bag, choose_distance_pass(static_cast<int>(p.phi), bag), choose_bias_pass(bag),
-                                      threshold(p)};
-    const int64_t size = p.order ? TR : TF, blocks = (bag.n + size - 1) / size;
+    const DistancePass distances = choose_distance_pass(static_cast<int>(p.phi), bag);
+    const BiasPass biases = choose_bias_pass(bag);
+    if (bag.local) {
+      const NearForward<MODE, DROP> near{p, bag, leaves, distances, biases, threshold(p)};
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 8) if (threads > 1)
+      for (int64_t b = 0; b < leaves.count; ++b) {
+        const FlushDenormals flush;
+        near.leaf(item, b, *near_desks[this_thread(threads)]);
+      }
+      return;
+    }
+    const Forward<MODE, DROP> forward{p, bag, distances, biases, threshold(p)};
+    const int64_t blocks = (bag.n + TF - 1) / TF;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (int64_t b = 0; b < blocks; ++b) {
       const FlushDenormals flush;
-      forward.block(item, b * size, least(size, bag.n - b * size), stretches, *desks[this_thread(threads)]);
+      forward.block(item, b * TF, least(TF, bag.n - b * TF), *desks[this_thread(threads)]);
     }
   }
 
   template <int PHI, int MODE, bool DROP>
   void run_backward(const das_problem &p, int64_t item, int threads) {
     const Backward<PHI, MODE, DROP> backward{
-        p, bag, in, choose_distance_pass(static_cast<int>(p.phi), bag), choose_bias_pass(bag), p.d_bias_scale || p.d_bias_table ? choose_bias_gradient(bag) : nullptr, threshold(p)};
-    const int64_t size = p.order ? TC : TJ, blocks = (bag.n + size - 1) / size;
+        p, bag, in, choose_distance_pass(static_cast<int>(p.phi), bag), choose_bias_pass(bag),
+        p.d_bias_scale || p.d_bias_table ? choose_bias_gradient(bag) : nullptr, threshold(p)};
+    if (bag.local) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 8) if (threads > 1)
+      for (int64_t b = 0; b < leaves.count; ++b) {
+        const FlushDenormals flush;
+        backward.leaf(item, b, leaves, *sums[this_thread(threads)]);
+      }
+      return;
+    }
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
-    for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t b = 0; b < bag.tiles; ++b) {
       const FlushDenormals flush;
-      const int64_t width = least(size, (bag.n - b * size + 15) / 16 * 16);
-      backward.tile(item, b * size, width, stretches, *sums[this_thread(threads)]);
+      backward.tile(item, b * TJ, bag.width(b), *sums[this_thread(threads)]);
     }
   }
 
@@ -193,7 +212,7 @@ struct Worker {
   int forward(const das_problem &p, int64_t item, int threads) {
     const int status = bag.pack(p, item / p.heads, item % p.heads);
     if (status != DAS_OK) return status;
-    stretches.pack(bag);
+    if (bag.local) leaves.pack(bag);
     switch (bag.mode) {
       case LEAN: run_forward<LEAN>(p, item, threads); break;
       case WHOLE: run_forward<WHOLE>(p, item, threads); break;
@@ -205,7 +224,7 @@ struct Worker {
   int backward(const das_problem &p, int64_t item, int threads) {
     const int status = bag.pack(p, item / p.heads, item % p.heads);
     if (status != DAS_OK) return status;
-    stretches.pack(bag);
+    if (bag.local) leaves.pack(bag);
     in.pack(p, bag, item);
     for (int t = 0; t < threads; ++t) sums[t]->clear(bag, p.d_query + item * bag.n * bag.d);
     if (bag.mode == LEAN) {

@@ -6,6 +6,14 @@
 
 namespace DAS_ISA {
 
+// Numbers of instances: those from the first on, or those of a list.
+struct Numbers {
+  int64_t first;
+  const int32_t *list;
+  DAS_INLINE int64_t operator[](int64_t r) const { return list ? list[r] : first + r; }
+  Numbers from(int64_t r) const { return list ? Numbers{0, list + r} : Numbers{first + r, nullptr}; }
+};
+
 template <int AXES>
 struct Place {
   vf x, y, z;
@@ -22,22 +30,23 @@ struct Place {
   }
 };
 
-// X = delta - theta for `rows` rows from row i. Tiles have the row stride TJ.
+// X = delta - theta for the `count` rows.
 template <int AXES>
-void shifted_distances(const Bag &bag, const Columns &to, int64_t i, int64_t rows, float *X) {
+void shifted_distances(const Bag &bag, const Columns &to, Numbers rows, int64_t count, float *X) {
   const vf theta = all(bag.theta);
-  for (int64_t r = 0; r < rows; ++r, ++i, X += TJ) {
-    const Place<AXES> place(bag, i);
+  for (int64_t r = 0; r < count; ++r, X += to.stride) {
+    const Place<AXES> place(bag, rows[r]);
     for (int64_t j = 0; j < to.width; j += W) store(X + j, root(place.squared(to, j)) - theta);
   }
 }
 
 // G = m phi, and M = m where some pairs have no distance.
 template <int PHI, int AXES, bool SOME, bool BOUNDED>
-void distance_pass(const Bag &bag, const Columns &to, int64_t i, int64_t rows, float *G, float *X, float *M) {
-  shifted_distances<AXES>(bag, to, i, rows, X);
+void distance_pass(const Bag &bag, const Columns &to, Numbers rows, int64_t count, float *G, float *X, float *M) {
+  shifted_distances<AXES>(bag, to, rows, count, X);
   const vf b = all(PHI == IDENTITY || PHI == GAUSSIAN ? bag.beta : static_cast<float>(-bag.beta * LOG2E));
-  for (int64_t r = 0; r < rows; ++r, ++i, G += TJ, X += TJ, M += TJ) {
+  for (int64_t r = 0; r < count; ++r, G += to.stride, X += to.stride, M += to.stride) {
+    const int64_t i = rows[r];
     const int32_t own = SOME && to.section ? bag.row_section(i) : 0, id = bag.ids[i];
     for (int64_t j = 0; j < to.width; j += W) {
       const vf t = load(X + j) * b;
@@ -57,7 +66,7 @@ void distance_pass(const Bag &bag, const Columns &to, int64_t i, int64_t rows, f
   }
 }
 
-typedef void (*DistancePass)(const Bag &, const Columns &, int64_t, int64_t, float *, float *, float *);
+typedef void (*DistancePass)(const Bag &, const Columns &, Numbers, int64_t, float *, float *, float *);
 
 template <bool SOME>
 DistancePass choose_distance_pass(int phi, const Bag &bag) {
@@ -96,14 +105,15 @@ DAS_INLINE vf bias_of(const Bag &bag, vf squared) {
 }
 
 // Adds the bias to the logits S, and with a radius makes those of pairs that are not seen -inf. A local bag always has this
-// pass: it also gives the products their factor.
+// pass: it also gives the products their factor. All of it is the same with rows and columns exchanged, but for `seen`.
 template <int BIAS, int AXES, bool CUT, bool SECTIONS>
-void bias_pass(const Bag &bag, const Columns &to, int64_t i, int64_t rows, float *S) {
-  for (int64_t r = 0; r < rows; ++r, ++i, S += TJ) {
+void bias_pass(const Bag &bag, const Columns &to, Numbers rows, int64_t count, float *S) {
+  for (int64_t r = 0; r < count; ++r, S += to.stride) {
+    const int64_t i = rows[r];
     const Place<AXES> place(bag, i);
     const vf unit = all(bag.local_unit);
     const int32_t own = SECTIONS ? bag.row_section(i) : 0, id = bag.ids[i];
-    const vi row_is_token = SECTIONS && own < 0 ? vi{} == 0 : vi{};
+    const vi token = SECTIONS && own < 0 ? vi{} == 0 : vi{}, seen = CUT && bag.seen[i] ? vi{} == 0 : vi{};
     for (int64_t j = 0; j < to.width; j += W) {
       const vf squared = place.squared(to, j);
       vf e = CUT ? load(S + j) * unit : load(S + j);
@@ -116,10 +126,10 @@ void bias_pass(const Bag &bag, const Columns &to, int64_t i, int64_t rows, float
         e += SECTIONS || BIAS == BINS ? only_where(m, bias) : bias;
       }
       if (CUT) {
-        const vi seen = load(to.seen + j);
         vi near = squared <= bag.reach;
-        if (SECTIONS) near = (near & same) | row_is_token | (seen == 2);
-        const vi shown = (near & (seen != 0)) | (load(to.ids + j) == id);
+        if (SECTIONS) near = (near & same) | token | (load(to.section + j) < 0);
+        near &= to.seen ? load(to.seen + j) != 0 : seen;
+        const vi shown = near | (load(to.ids + j) == id);
         e = bits((shown & bits(e)) | (~shown & bits(all(-INF))));
       }
       store(S + j, e);
@@ -127,7 +137,7 @@ void bias_pass(const Bag &bag, const Columns &to, int64_t i, int64_t rows, float
   }
 }
 
-typedef void (*BiasPass)(const Bag &, const Columns &, int64_t, int64_t, float *);
+typedef void (*BiasPass)(const Bag &, const Columns &, Numbers, int64_t, float *);
 
 template <int BIAS, int AXES>
 BiasPass choose_bias_pass(bool cut, bool sections) {
@@ -155,9 +165,10 @@ inline BiasPass choose_bias_pass(const Bag &bag) {
 
 // Adds the gradient of the bias's parameter: sum of w = dL/de times what `finish` completes; with bins one sum each.
 template <int BIAS, int AXES>
-void bias_gradient(const Bag &bag, const Columns &to, int64_t i, int64_t rows, const float *D, double *sums) {
+void bias_gradient(const Bag &bag, const Columns &to, Numbers rows, int64_t count, const float *D, double *sums) {
   vf sum{};
-  for (int64_t r = 0; r < rows; ++r, ++i, D += TJ) {
+  for (int64_t r = 0; r < count; ++r, D += to.stride) {
+    const int64_t i = rows[r];
     const Place<AXES> place(bag, i);
     const int32_t own = to.section ? bag.row_section(i) : 0, id = bag.ids[i];
     for (int64_t j = 0; j < to.width; j += W) {
@@ -177,7 +188,7 @@ void bias_gradient(const Bag &bag, const Columns &to, int64_t i, int64_t rows, c
   if (BIAS != BINS) sums[0] += lane_sum(sum);
 }
 
-typedef void (*BiasGradient)(const Bag &, const Columns &, int64_t, int64_t, const float *, double *);
+typedef void (*BiasGradient)(const Bag &, const Columns &, Numbers, int64_t, const float *, double *);
 
 inline BiasGradient choose_bias_gradient(const Bag &bag) {
   static const BiasGradient table[5][2] = {

@@ -143,6 +143,23 @@ inline void transpose8(const float *const *rows, int64_t size, float factor, flo
     for (int r = 0; r < 8; ++r) to[x * stride + r] = factor * rows[r][x];
 }
 
+// Appends first + l to the list for every lane l where the condition holds; returns how many. Writes up to W numbers.
+DAS_INLINE int64_t append(int32_t *list, vi condition, int32_t first) {
+#ifdef __AVX512F__
+  const __mmask16 some = _mm512_movepi32_mask(reinterpret_cast<__m512i>(condition));
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  _mm512_storeu_si512(list, _mm512_maskz_compress_epi32(some, _mm512_add_epi32(lanes, _mm512_set1_epi32(first))));
+  return __builtin_popcount(some);
+#else
+  int64_t found = 0;
+  for (int l = 0; l < W; ++l) {
+    list[found] = first + l;
+    found -= condition[l];
+  }
+  return found;
+#endif
+}
+
 // 2^x for x up to 127, and exactly 0 from -126 down; relative error about 1.5e-7. Adding 1.5 * 2^23 rounds x to an integer
 // in the low bits; the polynomial (own minimax fit, value exactly 1 at 0) covers the rest, in [-0.5, 0.5].
 DAS_INLINE vf exp2_normal(vf x) {
@@ -203,6 +220,23 @@ struct Keep {
   DAS_INLINE vi operator()(vi columns) const {
     const vu j = reinterpret_cast<vu>(columns);
     return reinterpret_cast<vi>(mix((j * 0x85EBCA6Bu + row) ^ salt) >> 8) >= threshold;
+  }
+};
+
+// The same for one column and the rows of the lanes.
+struct KeepRows {
+  vu row, salt;
+  int32_t threshold;
+
+  KeepRows(Keys keys, const int32_t *numbers, int32_t threshold) : threshold(threshold) {
+    for (int l = 0; l < W; ++l) {
+      const Keep one(keys, numbers[l], threshold);
+      row[l] = one.row;
+      salt[l] = one.salt;
+    }
+  }
+  DAS_INLINE vi operator()(int32_t column) const {
+    return reinterpret_cast<vi>(mix((static_cast<uint32_t>(column) * 0x85EBCA6Bu + row) ^ salt) >> 8) >= threshold;
   }
 };
 
