@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -20,21 +21,26 @@ import dasmil
 from dasmil.data.splits import make_folds
 from dasmil.files import write_json
 from dasmil.stats.resample import interval
+from dasmil.train import RunSpec
 from dasmil.types import Bag
 
 COMPOSITION = "composition"
 """No network: a logistic regression on the mean features, which of one-hot types are their shares."""
 
 MECHANISMS: dict[str, str] = {
-    COMPOSITION: "none (no network)",
-    "ab-mil": "none", "sa": "none", "clam-sb": "none", "dsmil": "none",
-    "sa-axial": "absolute", "sa-fourier": "absolute", "transmil": "absolute",
-    "disc-rel-sa": "bins", "sa-alibi": "linear bias", "sa-rope": "rotary", "psa-mil": "Gaussian decay",
-    "gcn": "graph", "patch-gcn": "graph", "sm-abmil": "graph", "camil": "graph",
-    "rrt-mil": "order", "das-mil": "learned sigmoid of the distance",
+    COMPOSITION: "none (no network)", "das-mil": "learned sigmoid of the distance", "sa": "none",
+    "disc-rel-sa": "bins", "sa-alibi": "linear bias", "sa-rope": "rotary", "sa-fourier": "absolute",
+    "psa-mil": "Gaussian decay", "sm-abmil": "graph", "rrt-mil": "order",
+    "ab-mil": "none", "dsmil": "none", "sa-axial": "absolute", "gcn": "graph", "patch-gcn": "graph", "camil": "graph",
+    "clam-sb": "none", "transmil": "absolute",
 }  # fmt: skip
+"""In the order in which they are trained: first one of each kind."""
 MODELS = tuple(MECHANISMS)
-BUDGET: dict[str, Any] = {"epochs": 30, "lr": 5e-3}
+RATES = (2e-4, 1e-3, 5e-3)
+"""Among these each fold of each model chooses by the loss on its validation bags."""
+PENALTIES = (0.01, 0.1, 1.0)
+"""As many for the regression on composition: its C."""
+WEIGHT_DECAY = 1e-2
 DRAWS = 500
 
 
@@ -47,28 +53,28 @@ class Task:
     folds: int = 5
     length_um: float | None = None
     keep_scores: bool = True
+    epochs: int = 20
 
 
-def run_cell(
-    task: Task, model: str, out: Path, *, seeds: int, settings: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Train what is missing of a cell and return it; a finished cell is read and left as it is."""
+def run_cell(task: Task, model: str, out: Path, *, seeds: int) -> dict[str, Any]:
+    """Train what is missing of a cell and return it; one that was trained with other settings begins anew."""
     path = out / task.name / f"{model}.json"
     labels = [int(bag.label or 0) for bag in task.bags]
     patients = [str(bag.patient_id or bag.bag_id) for bag in task.bags]
-    used = {**BUDGET, **(settings or {})}
-    cell: dict[str, Any] = {
+    tried = {"C": list(PENALTIES)} if model == COMPOSITION else {"epochs": task.epochs, "lr": list(RATES)}
+    new: dict[str, Any] = {
         "task": task.name, "model": model, "mechanism": MECHANISMS[model], "bags": len(labels),
-        "patients": len(set(patients)), "folds_planned": task.folds, "seeds": seeds, "settings": used, "folds": [],
+        "patients": len(set(patients)), "folds_planned": task.folds, "seeds": seeds, "settings": tried, "folds": [],
     }  # fmt: skip
-    if path.exists():
-        cell = json.loads(path.read_text(encoding="utf-8"))
-    for number, fold in enumerate(make_folds(patients, labels, task.folds)):
+    cell = json.loads(path.read_text(encoding="utf-8")) if path.exists() else new
+    if any(cell[name] != value for name, value in new.items() if name != "folds"):
+        cell = new
+    for number, fold in enumerate(make_folds(patients, labels, task.folds, val_share=None)):
         if number < len(cell["folds"]):
             continue
         begun = time.process_time()
-        train, test = ([task.bags[i] for i in part] for part in (sorted({*fold.train, *fold.val}), fold.test))
-        found = _scored(model, train, test, seeds, used)
+        parts = {name: [task.bags[i] for i in getattr(fold, name)] for name in ("train", "val", "test")}
+        found = composition(parts) if model == COMPOSITION else trained(model, parts, seeds, task.epochs)
         y, who = np.array([labels[i] for i in fold.test]), [patients[i] for i in fold.test]
         found |= {"cpu_seconds": round(time.process_time() - begun, 1), "manifest": manifest()}
         cell["folds"].append(found | _kept(task, y, who, found.pop("scores")))
@@ -77,16 +83,51 @@ def run_cell(
     return cell
 
 
-def _scored(model: str, train: Sequence[Bag], test: Sequence[Bag], seeds: int, settings: dict[str, Any]) -> Any:
-    if model == COMPOSITION:
-        rule = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=2000))
-        rule.fit([bag.features.mean(0).numpy() for bag in train], [bag.label for bag in train])
-        scores = rule.predict_proba([bag.features.mean(0).numpy() for bag in test])[:, 1]
-        return {"scores": [scores], "lengths_um": [], "fitted": [True]}
-    runs = dasmil.fit(model, train, seeds=seeds, progress=False, **settings)
+def composition(parts: dict[str, list[Bag]]) -> dict[str, Any]:
+    """A logistic regression on mean features, its penalty chosen on the validation bags."""
+
+    def fitted(penalty: float, bags: Sequence[Bag]) -> Any:
+        rule = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=2000))
+        return rule.fit([bag.features.mean(0).numpy() for bag in bags], [bag.label for bag in bags])
+
+    def said(rule: Any, bags: Sequence[Bag]) -> np.ndarray:
+        return rule.predict_proba([bag.features.mean(0).numpy() for bag in bags])[:, 1]
+
+    trials = [
+        {"C": penalty, "val_loss": _loss(said(fitted(penalty, parts["train"]), parts["val"]), parts["val"])}
+        for penalty in PENALTIES
+    ]
+    chosen = min(trials, key=lambda trial: trial["val_loss"])
+    rule = fitted(chosen["C"], parts["train"] + parts["val"])
+    scores = [said(rule, parts["test"])]
+    return {"chosen": chosen["C"], "trials": trials, "scores": scores, "lengths_um": [], "fitted": [True]}
+
+
+def trained(model: str, parts: dict[str, list[Bag]], seeds: int, epochs: int) -> dict[str, Any]:
+    """One run for each learning rate; then, with the best on the validation bags, all seeds on all other bags."""
+    specs = [RunSpec(0, rate, WEIGHT_DECAY) for rate in RATES]
+    tries = dasmil.fit(model, parts["train"], runs=specs, progress=False, epochs=epochs)
+    trials = [
+        {"lr": rate, "val_loss": _loss(run.predict(parts["val"]), parts["val"]), "fitted": bool(run.fitted)}
+        for rate, run in zip(RATES, tries, strict=True)
+    ]
+    chosen = min(trials, key=lambda trial: trial["val_loss"])["lr"]
+    everything = parts["train"] + parts["val"]
+    runs = dasmil.fit(
+        model, everything, seeds=seeds, progress=False, epochs=epochs, lr=chosen, weight_decay=WEIGHT_DECAY
+    )
     lengths = [[round(row["midpoint"], 2) for row in run.model.learned_distances()] for run in runs]
-    scores = [run.predict(test) for run in runs]
-    return {"scores": scores, "lengths_um": lengths, "fitted": [bool(run.fitted) for run in runs]}
+    return {
+        "chosen": chosen, "trials": trials, "scores": [run.predict(parts["test"]) for run in runs],
+        "lengths_um": lengths, "fitted": [bool(run.fitted) for run in runs],
+    }  # fmt: skip
+
+
+def _loss(probability: np.ndarray, bags: Sequence[Bag]) -> float:
+    """Cross-entropy on labelled bags; a run that broke off loses."""
+    if not np.isfinite(probability).all():
+        return float("inf")
+    return round(float(log_loss([bag.label for bag in bags], probability, labels=[0, 1])), 5)
 
 
 def _kept(task: Task, y: np.ndarray, who: list[str], scores: Sequence[Any]) -> dict[str, Any]:
@@ -139,7 +180,7 @@ def finished(cell: dict[str, Any]) -> bool:
 
 
 def scores(cell: dict[str, Any]) -> dict[str, Any]:
-    """AUROC (mean over folds and seeds), its interval, the first lengths, runs that did not fit, CPU time a run."""
+    """AUROC (mean over folds and seeds), its interval, the first lengths, runs that did not fit, CPU time a fold."""
     folds = cell["folds"]
     ranked = [_ranked(fold) for fold in folds]
     values = [[float(one.sum() / pairs.sum()) for one in right] for _, right, pairs in ranked]
@@ -149,7 +190,7 @@ def scores(cell: dict[str, Any]) -> dict[str, Any]:
         "auroc": float(np.mean([np.mean(v) for v in values])), "interval": interval(drawn(cell)),
         "lowest": min(min(v) for v in values), "lengths_um": lengths, "runs": runs,
         "not_fitted": sum(not fit for fold in folds for fit in fold["fitted"]),
-        "cpu_seconds": sum(fold["cpu_seconds"] for fold in folds) / runs,
+        "cpu_seconds": sum(fold["cpu_seconds"] for fold in folds) / len(folds),
     }  # fmt: skip
 
 
@@ -161,7 +202,7 @@ def summary(cell: dict[str, Any]) -> str:
     return (
         f"{cell['task']}  {cell['model']:12} {found['auroc']:.3f} [{low:.3f}, {high:.3f}]  {len(cell['folds'])} of "
         f"{cell['folds_planned']} folds{reach}, {found['not_fitted']} of {found['runs']} not fitted, "
-        f"{found['cpu_seconds']:.0f} CPU seconds a run"
+        f"{found['cpu_seconds']:.0f} CPU seconds a fold"
     )
 
 

@@ -34,22 +34,17 @@ BINS = (5, 8, 12, 18, 27, 40, 60, 90)
 
 
 @app.default
-def main(
-    folder: Path, *, out: Path, models: str | None = None, seeds: int = 3, folds: int = 5, epochs: int = 30
-) -> None:
+def main(folder: Path, *, out: Path, models: str | None = None, seeds: int = 3) -> None:
     """Train each model on the infiltration task, folds by region; of every fold only aggregate numbers are kept."""
-    task = infiltration(folder, folds=folds)
+    task = infiltration(folder)
     print(f"{len(task.bags)} windows, {sum(b.label or 0 for b in task.bags)} positive", flush=True)
     for name in models.split(",") if models else MODELS:
-        cell = run_cell(task, name, out, seeds=seeds, settings={"epochs": epochs})
-        if cell is not None:
-            print(summary(cell), flush=True)
+        print(summary(run_cell(task, name, out, seeds=seeds)), flush=True)
 
 
-def infiltration(folder: Path, folds: int = 5) -> Task:
+def infiltration(folder: Path) -> Task:
     """The task: 250 px windows, classes matched in the counts of three types, folds by region."""
-    bags = windows(folder)
-    return Task("crc", bags, folds=folds, length_um=NEAR_UM, keep_scores=False)
+    return Task("crc", windows(folder), length_um=NEAR_UM, keep_scores=False)
 
 
 def windows(folder: Path) -> list[Bag]:

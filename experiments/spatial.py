@@ -79,15 +79,13 @@ def run(
     models: str | None = None,
     seeds: int = 3,
 ) -> None:
-    """Train the missing cells of every task whose folder is given, task by task."""
+    """Train the missing cells of every task whose folder is given, model by model."""
     tasks: dict[str, tuple[Path | None, Callable[[Path], Task]]] = {
         "crc": (crc, infiltration), "contact": (tnbc, contact), "melanoma": (melanoma, response),
     }  # fmt: skip
-    for folder, make in tasks.values():
-        if folder is None:
-            continue
-        task = make(folder)
-        for name in models.split(",") if models else MODELS:
+    made = [make(folder) for folder, make in tasks.values() if folder is not None]
+    for name in models.split(",") if models else MODELS:
+        for task in made:
             print(summary(run_cell(task, name, out, seeds=seeds)), flush=True)
 
 
@@ -95,7 +93,7 @@ def contact(folder: Path) -> Task:
     """Is a CD8 T cell within 15 um of a vessel cell? As experiments/tnbc.py; at most 12 crops a patient and class."""
     task = ContactTask(per_patient_and_class=12)
     fields = read_table(folder / "cells.csv.gz", bag="patient", unit="px", um_per_unit=800 / 2048, one_hot="cell_type")
-    return Task("contact", contact_crops(fields, task), folds=5, length_um=task.radius_um)
+    return Task("contact", contact_crops(fields, task), length_um=task.radius_um)
 
 
 def response(folder: Path, most: int = 500) -> Task:
@@ -116,7 +114,7 @@ def response(folder: Path, most: int = 500) -> Task:
             bag_id=f"sample {number}", label=int(row["response"] == "Responder"), patient_id=f"patient {number}",
         )  # fmt: skip
         bags.append(bag)
-    return Task("melanoma", bags, folds=5)
+    return Task("melanoma", bags, epochs=100)
 
 
 @app.command
