@@ -13,7 +13,8 @@ import torch
 import dasmil
 from dasmil.cli.compare import compare as compare_verb
 from dasmil.errors import InputError
-from dasmil.study.compare import Comparison, shuffled
+from dasmil.study.compare import Comparison
+from dasmil.study.scored import shuffled
 from dasmil.types import Bag
 
 MODELS = ["sa-axial", "sa"]
@@ -55,7 +56,7 @@ def test_all_models_have_the_same_folds(found: Comparison) -> None:
     assert (found.compared.bags, found.compared.folds, len(found.compared.gaps)) == (24, 3, 1)
     for name, run in found.runs.items():
         score = next(m for m in found.compared.models if m.name == name)
-        assert score.auroc == pytest.approx(run.summary["splits"]["test"]["mean"]["auroc"])
+        assert score.score == pytest.approx(run.summary["splits"]["test"]["mean"]["auroc"])
 
 
 def test_every_fold_of_every_model_chooses_among_the_same_by_its_validation_bags(found: Comparison) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from dasmil.errors import InputError
 from dasmil.stats import auroc
-from dasmil.stats.compared import Compared, Gap, ModelScore, ScoredPart, compare_scores, holm
+from dasmil.stats.compared import Compared, Gap, ModelScore, ScoredPart, class_part, compare_scores, holm
 
 
 def part(scores: list[np.ndarray], labels: np.ndarray, first: int = 0) -> ScoredPart:
-    return ScoredPart(labels, [f"p{first + i}" for i in range(len(labels))], scores)
+    return class_part(labels, [f"p{first + i}" for i in range(len(labels))], scores)
 
 
 def test_holm_by_hand() -> None:
@@ -31,10 +31,10 @@ def test_scores_are_means_over_folds_and_seeds() -> None:
     )  # fmt: skip
     expected = np.mean([[auroc(s, labels == 1)[0] for s in fold] for fold in good])
     assert [m.name for m in found.models] == ["good", "blind"]
-    assert found.models[0].auroc == pytest.approx(expected)
+    assert found.models[0].score == pytest.approx(expected)
     assert (found.bags, found.patients, found.folds, found.seeds) == (60, 60, 3, 2)
     gap = found.gap("good", "blind")
-    assert gap.difference == pytest.approx(found.models[0].auroc - found.models[1].auroc)
+    assert gap.difference == pytest.approx(found.models[0].score - found.models[1].score)
     assert gap.low < gap.difference < gap.high
     assert gap.shown
     assert found.models[0].rank < 1.1
@@ -69,11 +69,11 @@ def test_patients_with_several_bags_widen_the_interval() -> None:
     labels = np.repeat(np.arange(10) % 2, 8)
     scores = np.repeat(rng.normal(size=10), 8) + rng.normal(0, 0.01, 80)
     other = rng.normal(size=80)
-    owned = ScoredPart(labels, [f"p{i // 8}" for i in range(80)], [scores])
+    owned = class_part(labels, [f"p{i // 8}" for i in range(80)], [scores])
     alone = part([scores], labels)
 
     def width(one: ScoredPart) -> float:
-        gap = compare_scores({"a": [one], "b": [ScoredPart(labels, one.patients, [other])]}).gap("a", "b")
+        gap = compare_scores({"a": [one], "b": [class_part(labels, one.patients, [other])]}).gap("a", "b")
         return gap.high - gap.low
 
     assert width(owned) > 1.5 * width(alone)
@@ -94,8 +94,18 @@ def test_three_classes_and_other_bags() -> None:
     labels = np.arange(30) % 3
     perfect, blind = np.eye(3)[labels], np.random.default_rng(4).random((30, 3))
     found = compare_scores({"a": [part([perfect], labels)], "b": [part([blind], labels)]})
-    assert found.models[0].auroc == 1
+    assert found.models[0].score == 1
     with pytest.raises(InputError, match="b was scored on other bags or folds"):
         compare_scores({"a": [part([perfect], labels)], "b": [part([perfect], labels[::-1].copy())]})
     with pytest.raises(InputError, match="1 model was given"):
         compare_scores({"a": [part([perfect], labels)]})
+
+
+def test_a_part_without_the_metric_does_not_count_and_none_at_all_is_said() -> None:
+    labels = np.arange(12) % 2
+    one_class = part([np.arange(12.0)], np.ones(12, np.int64), 12)
+    good = part([labels + 0.0], labels)
+    found = compare_scores({"a": [good, one_class], "b": [part([-labels + 0.0], labels), one_class]})
+    assert [m.score for m in found.models] == [1, 0]
+    with pytest.raises(InputError, match="a has no auroc on these bags"):
+        compare_scores({"a": [one_class], "b": [one_class]})

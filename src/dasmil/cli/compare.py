@@ -35,12 +35,14 @@ def compare(
     """Compare finished runs on the same bags, or cross-validate models on the same folds and compare them.
 
     Each fold of each model chooses its learning rate by its validation bags, so that all have the same budget. Per pair
-    the difference in AUROC with a paired interval over patients, corrected for the number of comparisons (Holm). Writes
-    report.html, table.md, table.tex, table.csv and comparison.json. What is trained is not trained again when the
-    command is repeated after an interruption.
+    the difference in the task's metric (AUROC of classes, C-index of survival, R2 of a number, the mean over several
+    targets) with a paired interval over patients, corrected for the number of comparisons (Holm). Writes report.html,
+    table.md, table.tex, table.csv and comparison.json. What is trained is not trained again when the command is
+    repeated after an interruption.
 
     Examples: dasmil compare runs/das-mil runs/sa --out runs/compared;
-    dasmil compare --bags features --labels labels.csv --models das-mil,sa,clam-sb --out runs/compared --space-test
+    dasmil compare --bags features --labels labels.csv --models das-mil,sa,clam-sb --out runs/compared --space-test;
+    dasmil compare --bags features --labels clini.csv --time-column days --event-column dead --out runs/survival
 
     Parameters
     ----------

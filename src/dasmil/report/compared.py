@@ -23,6 +23,14 @@ DISTANCE = ("das-mil", "disc-rel-sa", "sa-alibi", "sa-rope")
 """The same attention as WITHOUT_DISTANCE, with distances."""
 
 
+WORDS = {"auroc": "AUROC", "c_index": "C-index", "r2": "R²", "macro": "mean score"}
+"""The metric of a comparison in a sentence."""
+
+
+def _word(found: Compared) -> str:
+    return WORDS[found.metric]
+
+
 def answer(found: Compared) -> str:
     """The sentence at the top: what distance adds where that was asked, else the best model and the next."""
     names = [m.name for m in found.models]
@@ -30,12 +38,13 @@ def answer(found: Compared) -> str:
         if name in names and WITHOUT_DISTANCE in names:
             gap = found.gap(name, WITHOUT_DISTANCE)
             return (
-                f"On this cohort distance adds {_signed(gap.difference)} {_interval(gap)} AUROC over the same "
+                f"On this cohort distance adds {_signed(gap.difference)} {_interval(gap)} {_word(found)} over the same "
                 f"attention without it ({name} against {WITHOUT_DISTANCE}): {_verdict(gap)}."
             )
     gap = found.gap(names[0], names[1])
     return (
-        f"On this cohort {names[0]} has the highest AUROC, {found.models[0].auroc:.3f}, {abs(gap.difference):.3f} "
+        f"On this cohort {names[0]} has the highest {_word(found)}, {found.models[0].score:.3f}, "
+        f"{abs(gap.difference):.3f} "
         f"{_interval(gap)} above {names[1]}: {_verdict(gap)}."
     )
 
@@ -55,10 +64,10 @@ def _interval(gap: Gap) -> str:
 
 
 def _rows(found: Compared) -> list[list[str]]:
-    """Model, position, AUROC, interval, difference from the best with its interval, corrected p."""
+    """Model, position, score, interval, difference from the best with its interval, corrected p."""
     best, rows = found.models[0], []
     for m in found.models:
-        row = [m.name, _position(m.name), f"{m.auroc:.3f}", f"[{m.low:.3f}, {m.high:.3f}]", f"{m.rank:.2f}"]
+        row = [m.name, _position(m.name), f"{m.score:.3f}", f"[{m.low:.3f}, {m.high:.3f}]", f"{m.rank:.2f}"]
         if m is best:
             rows.append([*row, "", "", ""])
             continue
@@ -67,7 +76,9 @@ def _rows(found: Compared) -> list[list[str]]:
     return rows
 
 
-HEAD = ["Model", "Position", "AUROC", "95 % interval", "Mean rank", "Minus the best", "95 % interval", "p (Holm)"]
+def _head(found: Compared) -> list[str]:
+    score = _word(found)[0].upper() + _word(found)[1:]
+    return ["Model", "Position", score, "95 % interval", "Mean rank", "Minus the best", "95 % interval", "p (Holm)"]
 
 
 def _p(value: float) -> str:
@@ -80,7 +91,8 @@ def _position(name: str) -> str:
 
 
 def markdown_table(found: Compared) -> str:
-    lines = [HEAD, ["---"] * len(HEAD), *_rows(found)]
+    head = _head(found)
+    lines = [head, ["---"] * len(head), *_rows(found)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{_measured(found)}\n"
 
 
@@ -88,19 +100,25 @@ def latex_table(found: Compared) -> str:
     """A tabular for the booktabs package."""
 
     def line(cells: Sequence[str]) -> str:
-        return " & ".join(cell.replace("%", r"\%").replace("<", "$<$").replace("_", r"\_") for cell in cells) + r" \\"
+        return " & ".join(_escaped(cell) for cell in cells) + r" \\"
 
     body = "\n".join(line(row) for row in _rows(found))
     return (
-        "\\begin{tabular}{llrlrrlr}\n\\toprule\n" + line(HEAD) + "\n\\midrule\n" + body
+        "\\begin{tabular}{llrlrrlr}\n\\toprule\n" + line(_head(found)) + "\n\\midrule\n" + body
         + "\n\\bottomrule\n\\end{tabular}\n% " + _measured(found) + "\n"
     )  # fmt: skip
 
 
+def _escaped(cell: str) -> str:
+    """Text as LaTeX reads it."""
+    return cell.replace("%", r"\%").replace("<", "$<$").replace("_", r"\_").replace("R²", "$R^2$")
+
+
 def csv_table(found: Compared) -> str:
     """One row for each pair of models, unrounded."""
-    head = ["first", "second", "auroc_first", "auroc_second", "difference", "low", "high", "p", "p_holm"]
-    score = {m.name: m.auroc for m in found.models}
+    one, other = f"{found.metric}_first", f"{found.metric}_second"
+    head = ["first", "second", one, other, "difference", "low", "high", "p", "p_holm"]
+    score = {m.name: m.score for m in found.models}
     rows = [
         [g.first, g.second, score[g.first], score[g.second], g.difference, g.low, g.high, g.p, g.p_holm]
         for g in found.gaps
@@ -114,10 +132,19 @@ def _measured(found: Compared) -> str:
     folds = f"{found.folds} folds" if found.folds > 1 else "one split"
     seeds = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
     return (
-        f"{found.bags} bags of {found.patients} patients, {folds}, {seeds} each; AUROC is the mean over folds and "
-        "seeds, intervals and p from resampled patients, the same for all models, p corrected by Holm for "
+        f"{found.bags} bags of {found.patients} patients, {folds}, {seeds} each; {_meaning(found)} is the mean over "
+        "folds and seeds, intervals and p from resampled patients, the same for all models, p corrected by Holm for "
         f"{len(found.gaps)} comparisons."
     )
+
+
+def _meaning(found: Compared) -> str:
+    """The metric where it is explained."""
+    whole = {
+        "c_index": "C-index (Harrell)",
+        "macro": "the mean score over the targets (AUROC of classes, R² of numbers)",
+    }
+    return whole.get(found.metric, _word(found))
 
 
 def write_compared(
@@ -144,13 +171,15 @@ def write_compared(
         kicker="dasmil compare",
         lead=sentence,
         headlines=[
-            Headline(f"{display_name(best.name)}, AUROC", f"{best.auroc:.3f}", f"[{best.low:.3f}, {best.high:.3f}]")
+            Headline(
+                f"{display_name(best.name)}, {_word(found)}", f"{best.score:.3f}", f"[{best.low:.3f}, {best.high:.3f}]"
+            )
         ],
         remarks=[_measured(found), f"Scored on {split}."],
         sections=[
             Section("Ranks", pictures=[picture(critical_difference(found), "Critical-difference plot", caption)]),
             Section("Models", pictures=[_drawn(found)], tables=[
-                Table([Column(h, i > 1) for i, h in enumerate(HEAD)], _rows(found)),
+                Table([Column(h, i > 1) for i, h in enumerate(_head(found))], _rows(found)),
             ]),
             Section("Every pair", tables=[Table([Column(h, i > 1) for i, h in enumerate(names)], pairs)]),
             *([_space_section(found)] if found.space else []),
@@ -161,12 +190,13 @@ def write_compared(
 
 
 def _drawn(found: Compared) -> Picture:
-    """Every model's AUROC with its interval."""
+    """Every model's score with its interval."""
     rows = [
-        Score(display_name(m.name), m.auroc, (m.low, m.high), colour=GREY if place else ACCENT)
+        Score(display_name(m.name), m.score, (m.low, m.high), colour=GREY if place else ACCENT)
         for place, m in enumerate(found.models)
     ]
-    return picture(scores(rows, "AUROC"), "AUROC of every model", "Dot: mean over folds and seeds; bar: 95 % interval.")
+    caption = "Dot: mean over folds and seeds; bar: 95 % interval."
+    return picture(scores(rows, _word(found)), f"{_word(found)} of every model", caption)
 
 
 _BUDGET = (
@@ -213,8 +243,9 @@ def _space_section(found: Compared) -> Section:
     lost = [Column(f"Lost, {what} shuffled", True) for what in ("coordinates", "rows")]
     columns = [Column("Model"), *lost, Column("Uses")]
     text = [
-        "AUROC lost when positions are dealt out anew among the instances of a bag, and when a bag only lists its "
-        "instances in another order. A model that knows no positions loses exactly nothing by the first."
+        f"{_word(found)[0].upper()}{_word(found)[1:]} lost when positions are dealt out anew among the instances of a "
+        "bag, and when a bag only lists its instances in another order. A model that knows no positions loses exactly "
+        "nothing by the first."
     ]
     return Section("Does it use space?", text=text, tables=[Table(columns, rows)])
 

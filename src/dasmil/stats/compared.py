@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.errors import InputError
-from dasmil.stats.ranking import auroc
+from dasmil.stats.ranking import auroc, divide
 from dasmil.stats.resample import interval, resampled
 
 Array = NDArray[np.float64]
 LEVEL = 0.05
 RESAMPLES = 2000
+ROUNDING = 1e-6
+"""Smaller differences are those of float32 sums taken in another order, and count as none."""
+
+
+Figure = Callable[[Array | None], Array]
+"""What one run reached, from weights of the bags [draws, n] (None: each counts once) to the metric [draws]."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredPart:
-    """A fold (or the only part) of the bags: labels [n], patients [n], and of each seed scores [n] or [n, classes]."""
+    """A fold (or the only part) of the bags, with the figure of every seed.
 
-    labels: NDArray[np.int64]
+    truth [n] or [n, columns]: what is known of the bags; strata [n]: resamples keep their numbers of patients.
+    """
+
+    truth: NDArray[Any]
+    strata: NDArray[np.int64]
     patients: Sequence[str]
-    scores: Sequence[Array]
+    seeds: Sequence[Figure]
+
+
+def class_part(labels: NDArray[np.int64], patients: Sequence[str], scores: Sequence[Array]) -> ScoredPart:
+    """Bags with a class: the AUROC of each seed's scores [n] or [n, classes]."""
+
+    def figure(one: Array) -> Figure:
+        return lambda weights: macro_auroc(one, labels, weights)
+
+    return ScoredPart(labels, labels, patients, [figure(one) for one in scores])
 
 
 @dataclass(frozen=True)
 class ModelScore:
-    """AUROC of a model, mean over folds and seeds, with a 95 % interval; rank: mean over resamples, 1 is the best."""
+    """The metric of a model, mean over folds and seeds, with a 95 % interval; rank: mean over resamples, 1 is best."""
 
     name: str
-    auroc: float
+    score: float
     low: float
     high: float
     rank: float
@@ -40,7 +60,7 @@ class ModelScore:
 
 @dataclass(frozen=True)
 class Gap:
-    """AUROC of ``first`` minus that of ``second`` with a 95 % interval from paired resamples of patients.
+    """The metric of ``first`` minus that of ``second`` with a 95 % interval from paired resamples of patients.
 
     p: two-sided, from the resamples; p_holm: corrected for the number of comparisons; shown: whether that is below 5 %.
     """
@@ -69,7 +89,7 @@ class SpaceScore:
 
 @dataclass(frozen=True)
 class Compared:
-    """Models by AUROC, best first, and all pairs of them."""
+    """Models by the metric, best first, and all pairs of them."""
 
     bags: int
     patients: int
@@ -78,6 +98,7 @@ class Compared:
     models: Sequence[ModelScore]
     gaps: Sequence[Gap]
     space: Sequence[SpaceScore] = field(default_factory=tuple)
+    metric: str = "auroc"
 
     def gap(self, first: str, second: str) -> Gap:
         """The difference of two models, in this direction."""
@@ -103,17 +124,26 @@ class Compared:
 
 
 def compare_scores(
-    models: Mapping[str, Sequence[ScoredPart]], *, resamples: int = RESAMPLES, seed: int = 0
+    models: Mapping[str, Sequence[ScoredPart]], *, metric: str = "auroc", resamples: int = RESAMPLES, seed: int = 0
 ) -> Compared:
-    """Compare models that scored the same parts; patients are resampled within parts, the same for all models."""
+    """Compare models that scored the same parts; patients are resampled within parts, the same for all models.
+
+    metric: what the figures of the parts are, of which more is better.
+    """
     if len(models) < 2:
         raise InputError(f"{len(models)} model was given, expected two or more to compare")
     first = next(iter(models.values()))
     for name, parts in models.items():
         _check_same(name, parts, first)
     exact = {name: float(_over_parts(parts, None)[0]) for name, parts in models.items()}
+    for name, value in exact.items():
+        if not np.isfinite(value):
+            raise InputError(
+                f"{name} has no {metric} on these bags: no part of them has what it needs (two classes, an event "
+                "before the last time, or different numbers)"
+            )
     draws = [
-        np.concatenate(list(resampled(part.labels, part.patients, resamples, seed + number)))
+        np.concatenate(list(resampled(part.strata, part.patients, resamples, seed + number)))
         for number, part in enumerate(first)
     ]
     drawn = {name: _over_parts(parts, draws) for name, parts in models.items()}
@@ -129,8 +159,9 @@ def compare_scores(
     corrected = holm([g.p for g in gaps])
     patients = {patient for part in first for patient in part.patients}
     return Compared(
-        sum(len(part.labels) for part in first), len(patients), len(first), len(first[0].scores), scored,
+        sum(len(part.strata) for part in first), len(patients), len(first), len(first[0].seeds), scored,
         [Gap(g.first, g.second, g.difference, g.low, g.high, g.p, p) for g, p in zip(gaps, corrected, strict=True)],
+        metric=metric,
     )  # fmt: skip
 
 
@@ -142,6 +173,8 @@ def paired_gap(name: str, before: Sequence[ScoredPart], after: Sequence[ScoredPa
 
 def gap_of(first: str, second: str, difference: float, draws: Array) -> Gap:
     """p: twice the share of resamples on the wrong side of 0, one added to each side so that none is impossible."""
+    draws = np.where(np.abs(draws) < ROUNDING, 0.0, draws)
+    difference = 0.0 if abs(difference) < ROUNDING else difference
     kept = draws[np.isfinite(draws)]
     wrong = min(int((kept <= 0).sum()), int((kept >= 0).sum()))
     p = min(1.0, 2 * (wrong + 1) / (len(kept) + 1))
@@ -167,19 +200,19 @@ def macro_auroc(scores: Array, labels: NDArray[np.int64], weights: Array | None)
 
 
 def _over_parts(parts: Sequence[ScoredPart], draws: Sequence[Array] | None) -> Array:
-    """Mean AUROC over seeds, then over parts [draws]; a part whose draw lacks a class does not count in it."""
+    """Mean over seeds, then over parts [draws]; a part without the metric (of one class, say) does not count."""
     per_part = [
-        np.mean([macro_auroc(s, part.labels, None if draws is None else draws[i]) for s in part.scores], axis=0)
+        np.mean([figure(None if draws is None else draws[i]) for figure in part.seeds], axis=0)
         for i, part in enumerate(parts)
     ]
     table = np.stack(per_part)
     there = np.isfinite(table)
-    return np.where(there, table, 0).sum(0) / np.maximum(there.sum(0), 1)
+    return divide(np.where(there, table, 0).sum(0), there.sum(0).astype(np.float64))
 
 
 def _check_same(name: str, parts: Sequence[ScoredPart], first: Sequence[ScoredPart]) -> None:
     same = len(parts) == len(first) and all(
-        np.array_equal(a.labels, b.labels) and list(a.patients) == list(b.patients)
+        np.array_equal(a.truth, b.truth, equal_nan=a.truth.dtype.kind == "f") and list(a.patients) == list(b.patients)
         for a, b in zip(parts, first, strict=False)
     )
     if not same:

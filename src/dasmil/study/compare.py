@@ -7,19 +7,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from dasmil.errors import DataError, InputError, unknown_name
+from dasmil.errors import InputError, unknown_name
 from dasmil.files import write_json, write_text
 from dasmil.models import MODELS
 from dasmil.report.compared import answer, csv_table, latex_table, markdown_table, write_compared
 from dasmil.runs import Run, fold_folders, is_begun
-from dasmil.stats import probabilities
 from dasmil.stats.compared import Compared, ScoredPart, SpaceScore, compare_scores, paired_gap
 from dasmil.study.data import StudyData
 from dasmil.study.notes import Note, silent
 from dasmil.study.progress import Watch, unseen
+from dasmil.study.scored import metric_of, scored_again, scored_parts
 from dasmil.study.search import search_study
 from dasmil.study.settings import gather_settings
 from dasmil.study.spec import CohortSpec
@@ -28,7 +25,6 @@ from dasmil.study.trials import Question
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
-    from dasmil.types import Bag
 
 DEFAULT_MODELS = ("das-mil", "sa", "ab-mil", "clam-sb", "mean-pool")
 GRID: Mapping[str, Sequence[Any]] = {"lr": (2e-4, 1e-3, 5e-3)}
@@ -133,23 +129,12 @@ def compare_runs(
     if split is None:
         raise InputError("the runs have no set of bags that all have scored: open their test sets with dasmil evaluate")
     scored = {name: scored_parts(run, split) for name, run in named.items()}
-    found = compare_scores(scored, seed=SEED)
+    found = compare_scores(scored, metric=_metric(named), seed=SEED)
     if space_test:
         found = replace(found, space=[_space(name, run, scored[name], split, note) for name, run in named.items()])
     comparison = Comparison(answer(found), found, named, out, chosen or {})
     _write(comparison, split)
     return comparison
-
-
-def scored_parts(run: Run, split: str) -> list[ScoredPart]:
-    """What a run's seeds said about a split, fold by fold, in the order of the names of the bags."""
-    parts = []
-    for part in run.parts:
-        per_seed = [seed.predictions(split) for seed in part.seeds.values()]
-        order = np.argsort(np.array(per_seed[0].bag_ids))
-        patients = [per_seed[0].patients[i] for i in order]
-        parts.append(ScoredPart(per_seed[0].labels[order], patients, [p.probabilities[order] for p in per_seed]))
-    return parts
 
 
 def _names(runs: Sequence[Run]) -> dict[str, Run]:
@@ -161,6 +146,15 @@ def _names(runs: Sequence[Run]) -> dict[str, Run]:
     return dict(zip(names, runs, strict=True))
 
 
+def _metric(runs: Mapping[str, Run]) -> str:
+    """The metric of the task, which all runs share."""
+    found = {name: "classification" if run.task is None else run.task.kind for name, run in runs.items()}
+    if len(set(found.values())) > 1:
+        each = ", ".join(f"{name}: {kind}" for name, kind in found.items())
+        raise InputError(f"the runs have different tasks ({each}): compare runs of one task")
+    return metric_of(next(iter(runs.values())))
+
+
 def _space(name: str, run: Run, before: Sequence[ScoredPart], split: str, note: Note) -> SpaceScore:
     """Score a run's bags again, with positions dealt out anew and with the instances in another order."""
     note(f"{name}: shuffled coordinates and rows")
@@ -168,7 +162,8 @@ def _space(name: str, run: Run, before: Sequence[ScoredPart], split: str, note: 
     gaps = {}
     for kind in ("coords", "rows"):
         after = [
-            _scored_again(part, bags, kind, known) for part, bags, known in zip(run.parts, sets, before, strict=True)
+            scored_again(part, bags, kind, known, SEED)
+            for part, bags, known in zip(run.parts, sets, before, strict=True)
         ]
         gaps[kind] = paired_gap(name, before, after, seed=SEED)
     return SpaceScore(name, gaps["coords"], gaps["rows"])
@@ -182,46 +177,6 @@ def _rounds(run: Run) -> Sequence[Any]:
         )
     cohort = CohortSpec.from_record(origin["cohort"])
     return StudyData(cohort=cohort, folds=len(run.folds), split_seed=origin.get("split_seed", 0)).rounds()
-
-
-def _scored_again(run: Run, bags: Sequence[Bag], kind: str, known: ScoredPart) -> ScoredPart:
-    """The bags of one fold, changed; the same change for all seeds and models."""
-    models = run.models()
-    rows: dict[str, list[np.ndarray]] = {}
-    for number, bag in enumerate(bags):
-        changed = shuffled(bag, kind, SEED + number)
-        with torch.inference_mode():
-            rows[bag.bag_id] = [
-                model(changed.features, changed.coords, section=changed.section).logit.double().numpy()
-                for model in models
-            ]
-    order = sorted(rows)
-    if len(order) != len(known.labels):
-        raise DataError(
-            f"{run.path} scored {len(known.labels)} bags, {len(order)} are found now: the cohort has changed"
-        )
-    scores = [
-        probabilities(np.stack([rows[bag][m] for bag in order]), model.n_classes) for m, model in enumerate(models)
-    ]
-    return ScoredPart(known.labels, known.patients, scores)
-
-
-def shuffled(bag: Bag, kind: str, seed: int) -> Bag:
-    """The bag with positions dealt out anew within each section ("coords"), or its rows in another order ("rows")."""
-    generator = torch.Generator().manual_seed(seed)
-    if kind == "rows":
-        order = torch.randperm(len(bag), generator=generator)
-        section = None if bag.section is None else bag.section[order]
-        return replace(
-            bag, features=bag.features[order], coords=bag.coords[order], section=section, instance_labels=None,
-            key_instances=None, instance_ids=None,
-        )  # fmt: skip
-    coords = bag.coords.clone()
-    sections = torch.zeros(len(bag), dtype=torch.int64) if bag.section is None else bag.section
-    for number in sections.unique():
-        inside = torch.nonzero(sections == number)[:, 0]
-        coords[inside] = bag.coords[inside[torch.randperm(len(inside), generator=generator)]]
-    return replace(bag, coords=coords)
 
 
 def _write(comparison: Comparison, split: str) -> None:
