@@ -200,7 +200,7 @@ def _drawn(found: Compared) -> Picture:
 
 
 _BUDGET = (
-    "What each model cost, from its own curves. Models that `dasmil compare` trained have the same bags, folds, number "
+    "What each model cost, from its own curves. Models that this comparison trained have the same bags, folds, number "
     "of epochs and number of settings to choose from; each fold chose by its validation bags, and the trials are not "
     "in the seconds. Of finished runs that were handed over, their own pages tell."
 )

@@ -16,7 +16,8 @@ from dasmil.stats.resample import interval, resampled
 
 Array = NDArray[np.float64]
 LEVEL = 0.05
-RESAMPLES = 2000
+RESAMPLES, RESAMPLES_A_PAIR = 2000, 100
+"""More where many pairs are compared: the smallest p, times the number of pairs, must stay below LEVEL."""
 ROUNDING = 1e-6
 """Smaller differences are those of float32 sums taken in another order, and count as none."""
 
@@ -124,7 +125,7 @@ class Compared:
 
 
 def compare_scores(
-    models: Mapping[str, Sequence[ScoredPart]], *, metric: str = "auroc", resamples: int = RESAMPLES, seed: int = 0
+    models: Mapping[str, Sequence[ScoredPart]], *, metric: str = "auroc", resamples: int | None = None, seed: int = 0
 ) -> Compared:
     """Compare models that scored the same parts; patients are resampled within parts, the same for all models.
 
@@ -135,26 +136,23 @@ def compare_scores(
     first = next(iter(models.values()))
     for name, parts in models.items():
         _check_same(name, parts, first)
-    exact = {name: float(_over_parts(parts, None)[0]) for name, parts in models.items()}
+    exact = {name: float(_mean([_reached(part, None) for part in parts])[0]) for name, parts in models.items()}
     for name, value in exact.items():
         if not np.isfinite(value):
             raise InputError(
                 f"{name} has no {metric} on these bags: no part of them has what it needs (two classes, an event "
                 "before the last time, or different numbers)"
             )
-    draws = [
-        np.concatenate(list(resampled(part.strata, part.patients, resamples, seed + number)))
-        for number, part in enumerate(first)
-    ]
-    drawn = {name: _over_parts(parts, draws) for name, parts in models.items()}
     order = sorted(models, key=lambda name: -exact[name])
+    pairs = list(combinations(order, 2))
+    count = max(RESAMPLES, RESAMPLES_A_PAIR * len(pairs)) if resamples is None else resamples
+    drawn = _drawn(models, count, seed)
     table = np.stack([drawn[name] for name in order])
     ranks = (table[:, None] < table[None]).sum(1) + ((table[:, None] == table[None]).sum(1) - 1) / 2 + 1
     scored = []
     for i, name in enumerate(order):
         low, high = interval(drawn[name])
         scored.append(ModelScore(name, exact[name], low, high, float(ranks[i].mean())))
-    pairs = list(combinations(order, 2))
     gaps = [gap_of(a, b, exact[a] - exact[b], drawn[a] - drawn[b]) for a, b in pairs]
     corrected = holm([g.p for g in gaps])
     patients = {patient for part in first for patient in part.patients}
@@ -167,7 +165,7 @@ def compare_scores(
 
 def paired_gap(name: str, before: Sequence[ScoredPart], after: Sequence[ScoredPart], *, seed: int = 0) -> Gap:
     """What a model loses from ``before`` to ``after``, scores of the same bags."""
-    found = compare_scores({name: before, f"{name}, changed": after}, resamples=RESAMPLES, seed=seed)
+    found = compare_scores({name: before, f"{name}, changed": after}, seed=seed)
     return found.gap(name, f"{name}, changed")
 
 
@@ -199,13 +197,27 @@ def macro_auroc(scores: Array, labels: NDArray[np.int64], weights: Array | None)
     return np.mean([auroc(scores[:, c], labels == c, weights) for c in range(scores.shape[1])], axis=0)
 
 
-def _over_parts(parts: Sequence[ScoredPart], draws: Sequence[Array] | None) -> Array:
-    """Mean over seeds, then over parts [draws]; a part without the metric (of one class, say) does not count."""
-    per_part = [
-        np.mean([figure(None if draws is None else draws[i]) for figure in part.seeds], axis=0)
-        for i, part in enumerate(parts)
-    ]
-    table = np.stack(per_part)
+def _drawn(models: Mapping[str, Sequence[ScoredPart]], resamples: int, seed: int) -> dict[str, Array]:
+    """Every model's score [resamples], all from the same draws, of which only some are in memory at once."""
+    found: dict[str, list[Array]] = {name: [] for name in models}
+    for number, part in enumerate(next(iter(models.values()))):
+        chunks: dict[str, list[Array]] = {name: [] for name in models}
+        for weights in resampled(part.strata, part.patients, resamples, seed + number):
+            for name, parts in models.items():
+                chunks[name].append(_reached(parts[number], weights))
+        for name, pieces in chunks.items():
+            found[name].append(np.concatenate(pieces))
+    return {name: _mean(rows) for name, rows in found.items()}
+
+
+def _reached(part: ScoredPart, weights: Array | None) -> Array:
+    """What a model reached on a part, mean over seeds [draws]."""
+    return np.mean([figure(weights) for figure in part.seeds], axis=0)
+
+
+def _mean(rows: Sequence[Array]) -> Array:
+    """Mean over parts [draws]; a part without the metric (of one class, say) does not count."""
+    table = np.stack(rows)
     there = np.isfinite(table)
     return divide(np.where(there, table, 0).sum(0), there.sum(0).astype(np.float64))
 
