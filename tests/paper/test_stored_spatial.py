@@ -62,7 +62,7 @@ def test_counts_of_pairs_give_the_same_figures_as_predictions(
     cells = experiments["cells"]
     found: list[dict[str, Any]] = []
     for keep in (True, False):
-        task = cells.Task("made", made(40), folds=2, keep_scores=keep)
+        task = cells.Task("made", made(40), folds=3, keep_scores=keep)
         found.append(cells.run_cell(task, "composition", tmp_path / str(keep), seeds=1))
     assert "scores" not in found[1]["folds"][0]
     assert "labels" not in found[1]["folds"][0]
@@ -74,13 +74,40 @@ def test_counts_of_pairs_give_the_same_figures_as_predictions(
 
 def test_a_cell_goes_on_where_it_stopped(experiments: dict[str, ModuleType], tmp_path: Path) -> None:
     cells = experiments["cells"]
-    task = cells.Task("made", made(24), folds=2)
+    task = cells.Task("made", made(24), folds=3)
     whole = cells.run_cell(task, "composition", tmp_path, seeds=1)
     path = tmp_path / "made" / "composition.json"
     path.write_text(json.dumps({**whole, "folds": [{**whole["folds"][0], "mark": "kept"}]}))
     again = cells.run_cell(task, "composition", tmp_path, seeds=1)
     assert again["folds"][0]["mark"] == "kept"
     assert again["folds"][1]["scores"] == whole["folds"][1]["scores"]
+    path.write_text(json.dumps({**again, "settings": {"C": [7.0]}}))  # trained with other settings: not the same cell
+    assert "mark" not in cells.run_cell(task, "composition", tmp_path, seeds=1)["folds"][0]
+
+
+def test_the_rate_is_chosen_on_validation_bags(
+    experiments: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rates on the training bags, then the seeds with the best of them on training and validation bags."""
+    cells = experiments["cells"]
+    asked: list[tuple[set[str], list[float]]] = []
+    fit = cells.dasmil.fit
+
+    def listen(model: str, bags: list[Bag], **how: Any) -> Any:
+        rates = [spec.lr for spec in how["runs"]] if "runs" in how else [how["lr"]] * how["seeds"]
+        asked.append(({bag.bag_id for bag in bags}, rates))
+        return fit(model, bags, **how)
+
+    monkeypatch.setattr(cells.dasmil, "fit", listen)
+    task = cells.Task("made", made(24), folds=3, epochs=1)
+    cell = cells.run_cell(task, "ab-mil", tmp_path, seeds=2)
+    for number, fold in enumerate(cell["folds"]):
+        (tried, rates), (trained, chosen) = asked[2 * number : 2 * number + 2]
+        assert rates == list(cells.RATES)
+        best = min(fold["trials"], key=lambda trial: trial["val_loss"])["lr"]
+        assert chosen == [best, best] == [fold["chosen"]] * 2
+        assert tried < trained
+        assert not any(bag.patient_id in fold["patients"] for bag in task.bags if bag.bag_id in trained)
 
 
 def test_windows_of_the_infiltration_task(experiments: dict[str, ModuleType], tmp_path: Path) -> None:
