@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.baselines.prototypes import nearest_distances, type_pairs
+from dasmil.baselines.prototypes import nearest_distances, shares_within, type_pairs
 from dasmil.baselines.question import Classes
 from dasmil.baselines.rules import cross_fitted, find_rules, parting_value, scan_bags
 from dasmil.baselines.whitening import Sample, WhitenedBags
@@ -30,6 +30,24 @@ def test_nearest_distances_are_those_of_all_pairs(sections):
     assert all(d > 5 * 1000 for d, (a, b) in zip(found, type_pairs(4)) if b == 3)  # a type that is not there
 
 
+def test_shares_within_a_length_are_counted():
+    """Against all pairs: instances of any type and of each that have one of another type within a length."""
+    rng = np.random.default_rng(0)
+    kinds, section = rng.integers(0, 3, 60), torch.from_numpy(np.arange(60) % 2)
+    bag = Bag(torch.zeros(60, 1), 100 * torch.from_numpy(rng.random((60, 2))).float(), "um", "b", section=section)
+    members = [np.flatnonzero(kinds == kind) for kind in range(3)]
+    lengths = np.array([5.0, 20.0])
+    apart = torch.cdist(bag.coords, bag.coords).numpy()
+    apart[np.equal.outer(section.numpy(), section.numpy()) == 0] = np.inf  # no distance between sections
+    np.fill_diagonal(apart, np.inf)  # nobody is near itself
+    expected = [
+        ((kinds == first if first >= 0 else np.ones(60, bool)) & (apart[:, kinds == second].min(1) <= length)).mean()
+        for first in (-1, 0, 1, 2) for second in range(3) if first != second for length in lengths
+    ]  # fmt: skip
+    assert shares_within(bag, members, lengths) == pytest.approx(np.array(expected), abs=1e-6)
+    assert len(set(expected)) > 8
+
+
 def test_the_value_lies_in_the_gap():
     distances = np.array([100.0, 200, 390, 520, 900, 1000])
     near = np.array([True, True, True, False, False, False])
@@ -48,8 +66,8 @@ def test_the_planted_pair_is_found_and_holds_on_other_slides():
     bags, others = rare_pairs(40), rare_pairs(40, seed=1)
     scan, directions = scanned(bags)
     labels, patients = np.array([bag.label for bag in bags]), [bag.bag_id for bag in bags]
-    share, near = find_rules(scan, Classes(labels), patients, most=6)
-    assert (share.kind, near.kind) == ("share", "near")
+    share, near, within = find_rules(scan, Classes(labels), patients, most=6)
+    assert (share.kind, near.kind, within.kind) == ("share", "near", "within")
     assert auroc(share.said, labels == 1)[0] < 0.75  # both classes have as many of every type
     assert auroc(near.said, labels == 1)[0] > 0.98  # of slides that did not choose the pair
     best = near.rules[0]

@@ -11,7 +11,7 @@ from dasmil.stats import auroc
 from dasmil.train.factory import ON_ALL
 from dasmil.train.feed import Feed
 from dasmil.train.held_out import Judge, chance_of
-from tests.baselines.rare_pairs import rare_pairs
+from tests.baselines.rare_pairs import many_near, rare_pairs
 from tests.baselines.shares import shares
 
 
@@ -100,6 +100,45 @@ def test_a_label_by_one_type_alone_starts_from_its_pairs():
     coords[1] = coords[0] + 30
     near = float(model(features, coords).logit)
     assert near > apart + 0.5
+
+
+@pytest.mark.parametrize("first", [torch.tensor([3.0, 0, 0, 0]), None])
+def test_a_start_counts_the_instances_that_have_a_type_near_them(first):
+    """Whatever all features of a slide are shifted by: only how many lie near counts, of a type or of all."""
+    torch.manual_seed(0)
+    model = dasmil.create_model(
+        "das-mil", in_features=4, hidden=4, out_features=4, heads=2, pooling="mean", self_pair=False,
+        distance_scale=100.0,
+    )  # fmt: skip
+    assert model.begin_within(first, torch.tensor([0.0, 3.0, 0, 0]), 100.0, 60.0)
+    model.eval().requires_grad_(False)
+    model.classifier.weight[:, [1, 3]] = 0.0  # the outputs that are random still
+    features, coords = torch.zeros(60, 4), 1000 * torch.arange(60)[:, None].float().expand(-1, 2).clone()
+    features[:10, 0], features[10:20, 1] = 3.0, 3.0
+    logits = []
+    for near in (0, 5, 10):
+        placed = coords.clone()
+        placed[:near] = coords[10 : 10 + near] + 30
+        shifts = [float(model(features + shift, placed).logit) for shift in (0.0, 0.3)]
+        assert shifts[0] == pytest.approx(shifts[1], abs=0.035)  # the mean itself moves by 0.1
+        logits.append(shifts[0])
+    steps = np.diff(logits)
+    # Of all instances the second type's own, too, then have one near: each is a sixtieth.
+    assert steps == pytest.approx([5 / 60, 5 / 60], abs=0.03) if first is not None else min(steps) > 0.05
+    assert [row["midpoint"] for row in model.learned_distances()] == [pytest.approx(100.0)]
+
+
+def test_a_label_by_how_many_lie_near_is_found():
+    """As many of both types on every slide, and some always near each other: most of them, or few."""
+    train, test = many_near(48), many_near(40, seed=1)
+    run = dasmil.fit("das-mil", train, epochs=12)[0]
+    assert run.fitted
+    assert run.model.config["pooling"] == "mean"
+    assert scored(run, test) >= 0.95
+    account = dasmil.explain(run.model, test[1])
+    assert float(account.contributions.sum() + account.bias) == pytest.approx(float(account.logit), abs=1e-4)
+    fixed = dasmil.fit("das-mil", train, epochs=1, model_options={"pooling": "max"})[0]
+    assert fixed.model.config["pooling"] == "max"  # what the user says stays
 
 
 def test_few_bags_with_a_rule_that_holds_are_enough():

@@ -1,4 +1,4 @@
-"""Types of instances without labels: centres of k-means over whitened features, and how near types come in a bag."""
+"""Types of instances without labels: centres of k-means over whitened features, how near types come, and how often."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dasmil.types import Bag
 INSTANCES_PER_BAG = 200
 PER_TYPE = 1000
 """Instances of one type in one bag that are looked at; of a common type some are always near."""
+LOOKED_FROM = 2000
 FAR = 10.0  # types that do not meet in a bag count as this many times its extent apart
 
 
@@ -54,11 +55,7 @@ def nearest_distances(bag: Bag, kinds: NDArray[np.int64], count: int, seed: int 
 def pair_distances(bag: Bag, members: Sequence[NDArray[np.int64]], seed: int = 0) -> NDArray[np.float64]:
     """The same for types that are given by the numbers of their instances and may overlap."""
     rng = np.random.default_rng(seed)
-    places = bag.coords.double().numpy()
-    extent = max(1.0, float(np.ptp(places, axis=0).max()))
-    if bag.section is not None:
-        apart = 2 * FAR * extent * bag.section.double().numpy()[:, None]
-        places = np.concatenate([places, apart], axis=1)
+    places, extent = _places(bag)
     chosen = [rng.permutation(own)[:PER_TYPE] for own in members]
     trees = [KDTree(places[own]) if len(own) else None for own in chosen]
     pairs = type_pairs(len(members))
@@ -72,6 +69,42 @@ def pair_distances(bag: Bag, members: Sequence[NDArray[np.int64]], seed: int = 0
         itself = chosen[large][np.minimum(which, len(chosen[large]) - 1)] == own[:, None]
         found[number] = min(found[number], np.where(itself, np.inf, nearest).min())
     return found
+
+
+def shares_within(
+    bag: Bag, members: Sequence[NDArray[np.int64]], lengths: NDArray[np.float64], seed: int = 0
+) -> NDArray[np.float64]:
+    """The share of all instances that are of a type (first of all: of any) and have one of another within a length.
+
+    [types * types * lengths]: for any type and then each, for each other, for each length. At
+    most 2,000 random instances are looked from, but at all others.
+    """
+    places, _ = _places(bag)
+    some = np.sort(np.random.default_rng(seed).permutation(len(places))[:LOOKED_FROM])
+    near = np.zeros((len(some), len(members), len(lengths)), np.float32)
+    for number, own in enumerate(members):
+        if not len(own):
+            continue
+        nearest, which = KDTree(places[own]).query(places[some], k=[1, 2])  # pyright: ignore[reportArgumentType]
+        itself = own[np.minimum(which, len(own) - 1)] == some[:, None]
+        near[:, number] = np.where(itself, np.inf, nearest).min(1)[:, None] <= lengths
+    mine = np.zeros((len(members) + 1, len(places)), np.float32)
+    mine[0] = 1.0
+    for number, own in enumerate(members):
+        mine[number + 1, own] = 1.0
+    shares = (mine[:, some] @ near.reshape(len(some), -1)).reshape(len(mine), *near.shape[1:]) / len(some)
+    other = np.concatenate([np.ones((1, len(members)), bool), ~np.eye(len(members), dtype=bool)])
+    return shares[other].ravel().astype(np.float64)
+
+
+def _places(bag: Bag) -> tuple[NDArray[np.float64], float]:
+    """Coordinates in which sections lie far apart, and the extent of the bag."""
+    places = bag.coords.double().numpy()
+    extent = max(1.0, float(np.ptp(places, axis=0).max()))
+    if bag.section is not None:
+        apart = 2 * FAR * extent * bag.section.double().numpy()[:, None]
+        places = np.concatenate([places, apart], axis=1)
+    return places, extent
 
 
 def type_pairs(count: int) -> list[tuple[int, int]]:

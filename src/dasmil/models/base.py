@@ -166,6 +166,12 @@ class MILModel(nn.Module):
         """
         return False
 
+    def begin_within(self, first: Tensor | None, second: Tensor, length: float, instances: float) -> bool:
+        """Start, untrained, as a measure of how many instances are like ``first`` (None: of all) and lie nearer than
+        ``length`` to one like ``second``; False where the model cannot. Instances are pooled by their mean.
+        """
+        return False
+
     def begin_share(self, centre: Tensor, share: float) -> bool:
         """Start, untrained, as a measure of how many instances are like ``centre`` [encoded], steepest where they are
         this share; False where the model cannot.

@@ -13,7 +13,8 @@ from dasmil.models.base import CommonOptions
 from dasmil.models.options import Bias, Count, Length, Number, Phi, Pooling, Probability, Size
 from dasmil.models.sa import AttentionModel, SAAggregator
 from dasmil.nn import DistanceAwareAttention, Linear
-from dasmil.nn.attention import QUIET, STEEPNESS
+from dasmil.nn.attention import STEEPNESS
+from dasmil.nn.begin import QUIET, begin_mean, begin_near, begin_share, begin_within
 
 
 class DASMIL(AttentionModel):
@@ -112,16 +113,26 @@ class DASMIL(AttentionModel):
 
     def begin_near(self, first: Tensor, second: Tensor, length: float, instances: float) -> bool:
         layer = self._only_layer()
-        can = layer is not None and layer.begin_near(first, second, length / self.distance_scale, instances)
+        can = layer is not None and begin_near(layer, first, second, length / self.distance_scale, instances)
         return can and self._begin_with_first_output()
+
+    @torch.no_grad()
+    def begin_within(self, first: Tensor | None, second: Tensor, length: float, instances: float) -> bool:
+        layer = self._only_layer()
+        if layer is None or not begin_within(layer, first, second, length / self.distance_scale, instances):
+            return False
+        self._begin_with_first_output()
+        assert isinstance(self.classifier, Linear)
+        self.classifier.weight[:, layer.outputs_per_head] = -1.0
+        return True
 
     def begin_share(self, centre: Tensor, share: float) -> bool:
         layer = self._only_layer()
-        return layer is not None and layer.begin_share(centre, share) and self._begin_with_first_output()
+        return layer is not None and begin_share(layer, centre, share) and self._begin_with_first_output()
 
     def begin_mean(self, direction: Tensor) -> bool:
         layer = self._only_layer()
-        return layer is not None and layer.begin_mean(direction) and self._begin_with_first_output()
+        return layer is not None and begin_mean(layer, direction) and self._begin_with_first_output()
 
     def _only_layer(self) -> DistanceAwareAttention | None:
         layers = [module for module in self.modules() if isinstance(module, DistanceAwareAttention)]

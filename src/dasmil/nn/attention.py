@@ -26,14 +26,7 @@ WIDTH = {
 
 BIAS_BINS = 16
 """Intervals of the distance, from 0 to distance_scale, of a bias by table."""
-QUIET = 0.1
-"""What is left of random weights beside a start that means something."""
-NEAR_LOGIT = 2.0
-CLEAR_LOGIT = 1.3
-SMALLEST_GAIN = 2.0
-"""Of a start from two types; stronger attention takes noise for the types where they overlap."""
 STEEPNESS = 5.0  # beta x theta, as the paper's 10 and 0.5
-KNOWN_STEEPNESS = 10.0  # the same of a start from two types, whose length is known
 BLIND = 20.0
 """beta x -theta from which on a sigmoid is 1 at every distance, in float32 and in its gradients, too."""
 
@@ -211,79 +204,9 @@ class DistanceAwareAttention(AttentionHeads):
             return [{"head": h, "bias": "linear", "slope": s / self.distance_scale} for h, s in enumerate(scale)]
         return [{"head": h, "bias": self.bias, "length": s * self.distance_scale} for h, s in enumerate(scale)]
 
-    @torch.no_grad()
-    def begin_near(self, first: Tensor, second: Tensor, theta: float, instances: float) -> bool:
-        """Start so that instances like ``first`` attend to those like ``second`` that are nearer than theta.
-
-        With s_a(x) = x.first / |first|^2, which is 1 for instances like first and about 0 for others, and s_b likewise,
-        the first head has e_ij = G s_a(i) s_b(j) + H (s_a(i) + s_b(j)) for near pairs and - H for far ones: G + 2 H is
-        a little above log(instances) for the pair that is looked for, everything else below. The first output of i is
-        then s_b of what it looks at. False where embeddings or a learned sigmoid are missing.
-        """
-        if self.phi != "sigmoid" or self.key_embed is None or self.query_embed is None:
-            return False
-        assert self.theta is not None
-        assert self.beta is not None
-        self._quieten()
-        gain = math.sqrt(max(math.log(instances) + CLEAR_LOGIT - 2 * NEAR_LOGIT, SMALLEST_GAIN) / self.scale)
-        a, b = first / first.square().sum(), second / second.square().sum()
-        self.query.weight[0], self.key.weight[0], self.value.weight[0] = gain * a, gain * b, b
-        for embed in (self.key_embed, self.query_embed):
-            assert isinstance(embed, Tensor)
-            embed[0, :, 0] = NEAR_LOGIT / (self.scale * gain) * torch.tensor([-1.0, 1.0])
-        if torch.equal(first, second):  # an instance looks at itself as well: only another that is near adds this
-            if not isinstance(self.value_embed, Tensor):
-                return False
-            self.value_embed[0, 1, 0] = 1.0
-        self.theta[0], self.beta[0] = theta, KNOWN_STEEPNESS / theta
-        return True
-
-    @torch.no_grad()
-    def begin_share(self, centre: Tensor, share: float) -> bool:
-        """Start with every instance attending to those like ``centre``: they draw half of it where they are this share.
-        Distance plays no part, and gets none in training.
-
-        With s(x) = x.centre / |centre|^2, which is 1 for instances like centre and about 0 for others, e_ij = g s(j)
-        with g = log((1 - share) / share), and the first output is s of what is looked at. False without b^Q.
-        """
-        if self.query_embed is None:
-            return False
-        self._quieten()
-        like = centre / centre.square().sum()
-        gain = math.sqrt(max(math.log((1 - share) / share), 1.0) / self.scale)
-        self.query.weight.zero_()
-        self.key.weight[0], self.value.weight[0] = gain * like, like
-        assert isinstance(self.query_embed, Tensor)
-        self.query_embed[0] = 0.0
-        self.query_embed[0, :, 0] = gain
-        self._blind()
-        return True
-
-    @torch.no_grad()
-    def begin_mean(self, direction: Tensor) -> bool:
-        """Start with every instance attending to all alike; the first output is the mean in that direction."""
-        self._quieten()
-        self.query.weight.zero_()
-        if isinstance(self.query_embed, Tensor):
-            self.query_embed.zero_()
-        self.value.weight[0] = direction
-        self._blind()
-        return True
-
-    def _blind(self) -> None:
-        """Make phi of the first head 1 at every distance."""
-        if self.phi == "sigmoid" and self.theta is not None and self.beta is not None:
-            self.theta[0], self.beta[0] = -5.0, 2 * BLIND / 5.0
-
-    def _quieten(self) -> None:
-        """Make all that is random small, and keep what distances add away from the first output."""
-        for parameter in (self.query.weight, self.key.weight, self.value.weight):
-            parameter.mul_(QUIET)
-        for embed in (self.key_embed, self.query_embed, self.value_embed):
-            if isinstance(embed, Tensor):
-                embed.mul_(QUIET)
-        if isinstance(self.value_embed, Tensor):
-            self.value_embed[..., 0] = 0.0
+    @property
+    def outputs_per_head(self) -> int:
+        return self.value.weight.shape[-2] // self.heads
 
     def learned_distances(self) -> list[dict[str, float]]:
         """Per head: theta and beta, and what they mean as a length: where phi changes, and over which width.

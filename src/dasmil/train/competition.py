@@ -16,11 +16,12 @@ import torch
 from dasmil.models import MODELS
 from dasmil.train.factory import ON_ALL
 from dasmil.train.held_out import FEWEST, SHARE, Judge
-from dasmil.train.starts import Start, bag_means, length_starts, mean_start, question_of, simple_starts
+from dasmil.train.starts import Kind, Start, bag_means, length_starts, mean_start, question_of, simple_starts
 from dasmil.train.state import CHANCE
 
 if TYPE_CHECKING:
     from dasmil.baselines.whitening import Directions
+    from dasmil.models.base import MILModel
     from dasmil.train.epochs import Attempt
     from dasmil.train.feed import Feed
     from dasmil.train.job import Job
@@ -56,13 +57,14 @@ def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[
     leader = found.leader(able)
     if leader is not None and leader.evidence is not None:
         margin = 1.0 if judge is None else found.floor + _margin(judge) * SURELY
-        if leader.evidence.loss < max(CLEARLY, margin):
+        if leader.evidence.loss < max(CLEARLY, margin) or not _competes(leader, job):
             return [leader], None
     if judge is None:
         return lengths, None
     first = [] if leader is None else found.on_learn[leader.kind][:1]
-    near = [start for start in found.on_learn["near"] if start not in first] if "near" in able else []
-    return [*first, *near[: job.config.simple_starts], *lengths], judge
+    pairs = [start for kind in ("near", "within") if kind in able for start in found.on_learn[kind]]
+    pairs = [start for start in pairs if start not in first and _competes(start, job)]
+    return [*first, *pairs[: job.config.simple_starts], *lengths], judge
 
 
 def _mean_alone(train: Feed) -> Start:
@@ -74,15 +76,26 @@ def _mean_alone(train: Feed) -> Start:
 def _begins(job: Job, directions: Directions) -> set[str]:
     """The kinds of simple starts that the model can begin with."""
     sizes = {"in_features": len(directions), "encoder_features": len(directions)}
-    with torch.random.fork_rng(devices=[]):
-        model = MODELS[job.model](**{**job.options, **sizes})
-    some = torch.ones(model.encoded)
-    can = {
-        "mean": model.begin_mean(some),
-        "share": model.begin_share(some, 0.1),
-        "near": model.begin_near(some, 2 * some, 1.0, 10.0),
+    some = torch.ones(len(directions))
+
+    def model(kind: Kind) -> MILModel:
+        more = Start(kind).options if job.shaped_by_rule else {}
+        with torch.random.fork_rng(devices=[]):
+            return MODELS[job.model](**{**job.options, **sizes, **more})
+
+    can: dict[Kind, bool] = {
+        "mean": model("mean").begin_mean(some),
+        "share": model("share").begin_share(some, 0.1),
+        "near": model("near").begin_near(some, 2 * some, 1.0, 10.0),
+        "within": model("within").begin_within(some, 2 * some, 1.0, 10.0),
     }
-    return {kind for kind, begun in can.items() if begun}
+    begun = [Start(kind) for kind, able in can.items() if able]
+    return {start.kind for start in begun if job.shaped_by_rule or _competes(start, job)}
+
+
+def _competes(start: Start, job: Job) -> bool:
+    """Whether starts of random weights can be trained beside it: all have the options of the job."""
+    return job.has(start.options)
 
 
 def most_starts(job: Job) -> int:

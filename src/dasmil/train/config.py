@@ -71,7 +71,7 @@ class TrainingConfig(BaseModel):
         6,
         ge=0,
         description="starts, besides those at different lengths, from pairs of instance types that come near; "
-        "with them the simple rule that leads (mean features, a type's share, a pair); 0 = none",
+        "with them the simple rule that leads (mean features, a type's share, a pair, how many lie near); 0 = none",
     )
     held_out: bool = Field(
         True, description="starts compete on a quarter of the training bags that they do not see until one is chosen"

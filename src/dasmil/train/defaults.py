@@ -54,17 +54,18 @@ def default_options(
     A risk or a number usually grows with how much there is of something, so instances are pooled by their mean; a class
     by its strongest instance, as in the paper.
     """
-    if pools_by_mean(model, preset, given, task):
+    if task is not None and freely_shaped(model, preset, given, "pooling"):
         given = {"pooling": "mean", **given}
     if len(feature_shape) != 1 or preset is not None or "encoder" in given or model not in MODELS:
         return dict(given)
     return {**MODELS[model].for_feature_vectors(given), **given}
 
 
-def pools_by_mean(model: str, preset: str | None, given: Mapping[str, Any], task: str | None) -> bool:
-    """Whether the task makes instances be pooled by their mean: no class, and nothing else was said."""
-    can = model in MODELS and "pooling" in MODELS[model].schema()
-    return can and task is not None and preset is None and "pooling" not in given
+def freely_shaped(model: str, preset: str | None, given: Mapping[str, Any], *names: str) -> bool:
+    """Whether the model has these options and neither user nor preset gave one of them."""
+    if preset is not None or model not in MODELS:
+        return False
+    return set(names) <= set(MODELS[model].schema()) and not set(names) & set(given)
 
 
 def reading_weights(model: MILModel) -> list[str]:

@@ -13,7 +13,7 @@ from dasmil.models import MODELS, MILModel, resolve_options
 from dasmil.models.base import Position
 from dasmil.tasks import task_from
 from dasmil.train.config import TrainingConfig, training_config
-from dasmil.train.defaults import default_options, default_settings, pools_by_mean
+from dasmil.train.defaults import default_options, default_settings, freely_shaped
 from dasmil.train.state import RunSpec
 from dasmil.types import Unit
 
@@ -58,8 +58,8 @@ class Job:
     """What the model with these options makes of positions; "relative": it needs to know which length means 1."""
     learns_distances: bool
     """Whether theta and beta are trained and start from distances in the bags."""
-    pools_by_rule: bool = False
-    """Whether a rule that goes alone says how instances are pooled: neither user nor preset did."""
+    shaped_by_rule: bool = False
+    """Whether a rule that goes alone says how instances are pooled and by how many heads they look: nobody else did."""
 
     @property
     def finds_length(self) -> bool:
@@ -70,6 +70,11 @@ class Job:
     def competes(self) -> bool:
         """Whether every run is chosen from several starts."""
         return self.config.starts > 1 and self.finds_length
+
+    def has(self, options: Mapping[str, Any]) -> bool:
+        """Whether the model as it is trained from random weights has these options."""
+        own = {**MODELS[self.model].options(), **self.options}
+        return all(own.get(name) == value for name, value in options.items())
 
     @property
     def whitens(self) -> bool:
@@ -113,7 +118,7 @@ def prepare(model: str, outline: Outline, given: Given) -> Job:
     asked = without_memory(model, options)  # refuses options that do not go together
     from_data = config.distance_init == "data" and asked.position == "relative"
     learns = from_data and bool(asked.distance_parameters())
-    free = pools_by_mean(model, given.preset, given.options, kind)
+    free = freely_shaped(model, given.preset, given.options, "pooling", "heads")
     return Job(model, given.preset, options, config, outline, asked.position, learns, free)
 
 

@@ -87,8 +87,8 @@ def gather(job: Job, sets: BagSets) -> Material:
         val = None if val is None else whitened_feed(val, directions, device, config.memory_gb)
     options, lengths = with_scale(job, train)
     starts, judge = line_up(job, train, directions)
-    if job.pools_by_rule and len(starts) == 1 and starts[0].kind == "near":
-        options["pooling"] = "max"  # whether two types come near is said by the pair that does, not by all instances
+    if job.shaped_by_rule and len(starts) == 1:
+        options |= starts[0].options
     learn = judge.learn if judge else train
     factory = Factory(
         job.model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from dasmil.tasks import NumberTarget, TimeTarget
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.state import CHANCE
 
+Kind = Literal["mean", "share", "near", "within", "length"]
 SCANNED_BAGS = 200
 MEAN_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 """Inverse ridges of the regression on the means of bags; folds of patients choose."""
@@ -70,10 +71,11 @@ def question_of(facts: Facts) -> Question | None:
 @dataclass(frozen=True, eq=False)
 class Start:
     """kind "mean": a direction of the bags' mean features; "share": how many instances are of a type; "near": two types
-    of instances that come near; "length": random weights and the length of this number (0, 1, 2, ...).
+    of instances that come near; "within": how many instances have one of a type near them; "length": random weights and
+    the length of this number (0, 1, 2, ...).
     """
 
-    kind: Literal["mean", "share", "near", "length"]
+    kind: Kind
     number: int = 0
     rate: float = 1.0
     """Learning rate in units of the run's: a faster one escapes from some plateaus only."""
@@ -95,6 +97,14 @@ class Start:
         """Whether training bags that did not choose it say that it holds."""
         known = None if self.on_all is None else self.on_all.evidence
         return known is not None and known.holds
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the model needs to say this: whether a pair comes near is said by the one that does, how many instances
+        have one near by all of them, and by a second head what they have in common.
+        """
+        needed: dict[Kind, dict[str, Any]] = {"near": {"pooling": "max"}, "within": {"pooling": "mean", "heads": 2}}
+        return needed.get(self.kind, {})
 
     @property
     def reads_between(self) -> bool:
@@ -119,18 +129,15 @@ class SimpleStarts:
     """The loss of the best that can be hoped for, as a share of a constant guess."""
 
     def leader(self, able: Set[str]) -> Start | None:
-        """Of these kinds the simplest start that no other is clearly better than, if it beats blind guesses."""
+        """Of these kinds the start with the lowest loss that beats blind guesses; of several sure ones the simplest."""
         starts = [start for kind, start in self.on_all.items() if kind in able]
-        known = {start: start.evidence for start in starts if start.evidence is not None}
-        found = {start: evidence for start, evidence in known.items() if evidence.holds}
-        if not found:
-            return None
-        best = min(found.values(), key=lambda evidence: evidence.loss)
-        for start, evidence in found.items():
-            apart = evidence.losses - best.losses
-            if apart.mean() <= max(apart.std() / math.sqrt(len(apart)), SURE - best.loss):
-                return start
-        raise AssertionError("the best rule is as good as itself")
+        found = [start for start in starts if start.evidence is not None and start.evidence.holds]
+        sure = [start for start in found if _loss(start) < self.floor + SURE]
+        return sure[0] if sure else min(found, key=_loss, default=None)
+
+
+def _loss(start: Start) -> float:
+    return math.inf if start.evidence is None else start.evidence.loss
 
 
 def simple_starts(train: Feed, learn: Feed, directions: Directions, most: int) -> SimpleStarts:
@@ -210,11 +217,13 @@ def begin(model: MILModel, start: Start, feed: Feed, guess: Tensor) -> None:
     elif rule is not None:
         units = torch.eye(model.encoded)  # the model reads the types of the rule, and nothing else
         first, second = units[0], units[len(rule.types) - 1]
-        begun = (
-            model.begin_share(first, rule.value)
-            if rule.kind == "share"
-            else model.begin_near(first, second, rule.value, float(np.median(feed.facts.sizes)))
-        )
+        instances = float(np.median(feed.facts.sizes))
+        if rule.kind == "share":
+            begun = model.begin_share(first, rule.value)
+        elif rule.kind == "near":
+            begun = model.begin_near(first, second, rule.value, instances)
+        else:
+            begun = model.begin_within(first if len(rule.first) else None, second, rule.length, instances)
         if begun:
             _calibrate(model, feed, guess)
 
