@@ -1,5 +1,7 @@
 """An instance from its two sides, sums over many pairs, and accounts that are kept."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -79,10 +81,18 @@ def test_sums_over_kinds_places_and_distances_are_those_of_the_pairs(sections):
     assert e.sums["distance"][0].contribution == pytest.approx(own, abs=1e-10)
     titles = {part.between[0]: part.contribution for part in e.sums["distance"]}
     first = e.sums["distance"][1].between[0]
-    edge = float(first.removeprefix("up to ").removesuffix(" µm"))
-    near = [p.contribution for p in e.pairs if p.i != p.j and p.distance is not None and p.distance < edge]
+    low, high = map(float, first.removesuffix(" µm").split(" to "))  # nothing lies nearer
+    assert all(p.distance >= low for p in e.pairs if p.i != p.j and p.distance is not None)
+    near = [p.contribution for p in e.pairs if p.i != p.j and p.distance is not None and p.distance < high]
     assert titles[first] == pytest.approx(sum(near), abs=1e-9)
     assert ("other section" in titles) == sections
+
+
+def test_bands_of_distance_that_no_pair_has_are_left_out():
+    y, x = torch.meshgrid(torch.arange(15), torch.arange(16), indexing="ij")
+    tiles = replace(bag(n=240, kinds=3), coords=256.0 * torch.stack([x, y], -1).reshape(-1, 2).double())
+    titles = [part.between[0] for part in explain(model(), tiles).sums["distance"]]
+    assert titles == ["with itself", "200 to 500 µm", "500 to 1,000 µm", "1,000 to 2,000 µm", "over 2,000 µm"]
 
 
 def test_a_pair_that_decided_is_named_and_one_among_thousands_is_not():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dasmil.baselines import BASELINES, fit_baselines
-from dasmil.baselines.rivals import MOST_FEATURES, _Reader
+from dasmil.baselines.rivals import MOST_FEATURES, _Reader, as_vectors
 from dasmil.errors import InputError
 from dasmil.stats import auroc
 from dasmil.types import Bag
@@ -108,6 +108,21 @@ def test_what_cannot_be_fitted_is_said():
         fit_baselines(bags, [0, 1, 0])
     with pytest.raises(InputError, match="has the label 2, expected 0 to 1"):
         fit_baselines(bags, [0, 1, 2, 0], classes=2)
-    pictures = [replace(bag, features=torch.zeros(80, 1, 4, 4)) for bag in bags]
-    with pytest.raises(InputError, match="baselines read vectors"):
-        fit_baselines(pictures)
+    strange = [replace(bag, features=torch.zeros(80, 4, 4)) for bag in bags]
+    with pytest.raises(InputError, match=r"instances of shape \(4, 4\): baselines read vectors and pictures"):
+        fit_baselines(strange)
+
+
+def test_pictures_are_told_by_their_colours():
+    """Of each channel mean, spread and mean of the middle; the middle of these is one brighter than the rest."""
+    pixels = torch.zeros(2, 3, 8, 8)
+    pixels[:, :, 2:6, 2:6] = 1.0
+    pixels[1, 2] += 4.0
+    place = torch.zeros(2, 2)
+    found = as_vectors(Bag(pixels, place, "um", "p")).features
+    share = 16 / 64
+    spread = (share * (1 - share)) ** 0.5
+    expected = [[share] * 3 + [spread] * 3 + [1.0] * 3, [share] * 2 + [share + 4] + [spread] * 3 + [1.0, 1.0, 5.0]]
+    torch.testing.assert_close(found, torch.tensor(expected))
+    vectors = Bag(torch.ones(2, 5), place, "um", "v")
+    assert as_vectors(vectors) is vectors

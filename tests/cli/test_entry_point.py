@@ -112,3 +112,18 @@ def test_disks_that_refuse_are_one_line_whoever_meets_them(number: str, said: st
     )
     assert result.returncode == 1
     assert result.stderr.startswith(said)
+
+
+@pytest.mark.parametrize("verb", ["train", "search", "compare", "evaluate", "plan"])
+def test_options_of_a_cohort_stand_under_headings(verb: str) -> None:
+    """Seventy options in one list are read by nobody."""
+    heading, found = "", {}
+    for line in dasmil(verb, "--help").stdout.splitlines():
+        if line.startswith("╭─"):
+            heading = line.strip("╭─╮ ")
+        words = line.strip("│ ").split()
+        if words and words[0].startswith("--"):
+            found[words[0]] = heading
+    assert found["--bags"] == found["--labels"] == found["--mpp"] == "Your bags"
+    assert found["--bag-column"] == found["--one-hot"] == "Tables of cells"
+    assert found["--time-column"] == found["--target-columns"] == "Survival, numbers, several targets"

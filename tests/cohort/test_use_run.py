@@ -202,10 +202,10 @@ def test_a_bad_slide_is_left_out_named_and_told_by_the_exit_code(
     data = (bags / "made-0003.h5").read_bytes()
     (bags / "made-0003.h5").write_bytes(data[: len(data) // 2])
     train = ("train", "--bags", bags, "--labels", labels, "--model", "mean-pool", "--epochs", 1)
-    with pytest.raises(DataError, match="1 slides left out, because they cannot be read: made-0003"):
+    with pytest.raises(DataError, match="1 slide left out, because it cannot be read: made-0003"):
         run(*train, "--strict", "--out", tmp_path / "strict")
     assert run(*train, "--out", out) == 1
-    assert "1 slides left out, because they cannot be read: made-0003" in capsys.readouterr().err
+    assert "1 slide left out, because it cannot be read: made-0003" in capsys.readouterr().err
     assert "Left out" in (out / "report.html").read_text()
     assert "made-0003" in read(out / "data.json")["left_out"]
     predict = ("predict", out, "--bags", bags, "-o", tmp_path / "p.csv")
@@ -226,7 +226,7 @@ def test_a_slide_with_nan_features_is_left_out_like_other_bad_ones(
         file["features"][2, 1] = np.nan
     cohort = ("--bags", bags, "--labels", made / "labels.csv")
     assert run("train", *cohort, "--model", "mean-pool", "--epochs", 1, "--out", out) == 1
-    said = "1 slides left out, because they cannot be read: made-0004"
+    said = "1 slide left out, because it cannot be read: made-0004"
     assert said in capsys.readouterr().err
     assert "1 of " in read(out / "data.json")["left_out"]
     assert "instances have NaN or infinite features" in (out / "report.html").read_text()

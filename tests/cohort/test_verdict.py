@@ -11,6 +11,7 @@ import pytest
 from calls import run as command
 
 import dasmil
+from dasmil.report.advice import next_steps
 from dasmil.runs import Run, baseline_predictions, read_baselines, verdict, verdict_of
 from dasmil.stats import auroc, smallest_auroc
 from tests.baselines.compositions import compositions
@@ -45,7 +46,7 @@ def folds(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def blind(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A plain run on labels without meaning."""
     folder = tmp_path_factory.mktemp("blind")
-    return dasmil.train_cohort(write_cohort(folder, 40, blind=True), "das-mil", out=folder / "run", test=True, **FAST)
+    return dasmil.train_cohort(write_cohort(folder, 60, blind=True), "das-mil", out=folder / "run", test=True, **FAST)
 
 
 def test_where_composition_decides_the_first_sentence_says_that_the_rule_is_as_good(folds: Run) -> None:
@@ -154,5 +155,9 @@ def test_a_perfect_score_of_three_against_three_is_not_told_from_chance(tmp_path
     judged = verdict(run)
     assert smallest_auroc([(3, 3)]) is None
     assert not judged.told
-    assert "6 bags, too few to tell any AUROC" in judged.text
-    assert judged.by_heart
+    assert judged.text == "Too few bags to tell anything from chance: AUROC 1.000 on val (6 bags)."
+    assert not judged.by_heart  # a perfect score on others is no sign of it
+    assert run.summary.get("chance_seeds") == []
+    steps = [command for _, command in next_steps(run, judged)]
+    assert len(steps) == 1
+    assert "--folds 5" in steps[0]

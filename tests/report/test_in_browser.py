@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
 from playwright.sync_api import sync_playwright
+
+from dasmil.report import write_report
 
 CHROMIUM = shutil.which("chromium")
 
@@ -84,3 +87,18 @@ def test_the_row_of_the_roc_has_no_hole_and_curves_can_be_read_on_a_phone(traine
         assert len(curves) >= 2
         assert curves == sorted(set(curves)), "one below the other"
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_long_path_is_broken_on_a_phone(binary: Path):
+    config = json.loads((binary / "config.json").read_text())
+    config["data"]["bags"] = "trident/20x_256px_0px_overlap_of_the_second_scanner/features_uni_v1_without_stain"
+    (binary / "config.json").write_text(json.dumps(config))
+    page_file = write_report(binary)
+    with sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto(page_file.as_uri())
+        assert "features_uni_v1_without_stain" in (page.text_content("h1") or "")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        browser.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dasmil.stats import auroc, auroc_interval, mean_interval, summarise, wilson
+from dasmil.stats import auroc, auroc_interval, mean_difference, mean_interval, summarise, wilson
 from dasmil.stats.small import FEW, FEWEST, class_patients, honest_interval
 
 PERFECT = [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9]
@@ -71,3 +73,14 @@ def test_the_interval_of_few_bags_holds_the_truth_19_times_in_20(positives: int,
         low, high = auroc_interval(value, [np.array([negatives, positives])])
         held += low <= truth <= high
     assert 0.92 <= held / 400 <= 1.0  # the bootstrap: 0.24 to 0.87
+
+
+def test_a_difference_on_three_patients_of_a_class_has_no_interval() -> None:
+    """Nor has a score of so few: a difference that seems sure beside a score that says nothing would mislead."""
+    labels = [0, 1] * 3
+    good, bad = [0.1, 0.9, 0.2, 0.8, 0.3, 0.7], [0.5, 0.4, 0.1, 0.3, 0.6, 0.2]
+    found = mean_difference([(labels, [good], [bad], None)])
+    assert found["difference"] == pytest.approx(1 - 3 / 9)
+    assert all(math.isnan(end) for end in found["interval"])
+    folds = [(labels, [good], [bad], None)] * 2  # six of each class over all folds
+    assert mean_difference(folds)["interval"][0] > 0

@@ -18,6 +18,7 @@ from dasmil.errors import InputError
 from dasmil.nn import patches as patches_module
 from dasmil.nn.draws import Draws, drawing
 from dasmil.nn.patches import PatchCnn
+from dasmil.runs import read_baselines
 from dasmil.train.augment import turn_patches
 from dasmil.types import Bag
 
@@ -130,7 +131,12 @@ def test_patches_from_files_to_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 17
     told = json.loads(call("explain", run, "--bag", "s01", "-o", tmp_path / "ex", "--json"))
     assert told["logit"] == pytest.approx(float(dasmil.explain_bag(run, "s01").explanation.logit))
-    assert "holds pictures" in _refused("plan", "--bags", bags)
+    rules = read_baselines(run)  # of their colours: the same bags, the same table
+    scored = dasmil.Run.read(run).summary["splits"]["val"]["n"]
+    assert {rule["splits"]["val"]["n"] for rule in rules.values()} == {scored}
+    told = json.loads(call("plan", "--bags", bags, "--model", "mean-pool", "--json"))
+    assert [probe["n"] for probe in told["probes"]][:3] == [16, 32, 64]
+    assert told["held_bytes"] == 4 * (3 * SIDE * SIDE + 2) * sum(len(made(k)) for k in range(16))
     wrong = ("train", "--data", "mnist-bags", "--set", "encoder=patch-cnn", "--out", tmp_path / "other")
     assert "takes square patches" in _refused(*wrong)
 

@@ -234,3 +234,26 @@ def test_a_number_of_thousands_of_digits_is_no_fault_of_the_server(collages: Vie
     status, body, headers = ask(collages, path.format("9" * 5000))
     assert (status, json.loads(body)) == (414, {"error": "The address is too long."})
     assert "content-security-policy" in headers
+
+
+def test_where_cells_lie_is_found_once_for_a_bag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their size is that of the spacing, which of half a million cells is seconds to find."""
+    import scipy.spatial
+
+    trees: list[int] = []
+
+    class Counted(scipy.spatial.KDTree):
+        def __init__(self, points: np.ndarray) -> None:
+            trees.append(len(points))
+            super().__init__(points)
+
+    monkeypatch.setattr(scipy.spatial, "KDTree", Counted)
+    y, x = torch.meshgrid(torch.arange(200), torch.arange(250), indexing="ij")
+    bag = Bag(torch.randn(50_000, 2), torch.stack([x, y], -1).reshape(-1, 2) * 7.0, "um", "cells")
+    shelf = Shelf("cells", "", create_model("mean-pool", in_features=2, unit="um"), [Entry("cells", lambda: bag)])
+    told = describe(shelf, 0, None)
+    assert told["instance_size"] == 7.0
+    assert told["round"]
+    assert told["frame"]["width"] == 249 * 7.0 + 14
+    assert shelf.open(0).layout.n == 50_000
+    assert trees == [50_000]

@@ -73,14 +73,13 @@ class Distances:
         total += torch.bincount(band.flatten(), pair.flatten().to(total.dtype), minlength=len(total))
 
     def sums(self, total: Tensor) -> tuple[PairSum, ...]:
-        """In the order of distance; the band of other sections only where there are some."""
+        """In the order of distance; bands without a pair (below the spacing of tiles, other sections) are left out."""
         unit, edges = UNIT_SYMBOL[self.unit], [f"{edge:,.4g}" for edge in self.edges.tolist()]
         titles = ["with itself", f"up to {edges[0]} {unit}"]
         titles += [f"{a} to {b} {unit}" for a, b in pairwise(edges)]
         titles += [f"over {edges[-1]} {unit}", "other section"]
-        if self.section is None:
-            titles.pop()
-        return tuple(PairSum((title,), float(value)) for title, value in zip(titles, total.tolist(), strict=False))
+        found = zip(titles, total.tolist(), strict=True)
+        return tuple(PairSum((title,), float(value)) for title, value in found if value)
 
 
 Grouping = Kinds | Distances

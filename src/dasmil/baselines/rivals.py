@@ -117,12 +117,7 @@ class _Reader:
     def fitted(cls, bags: Sequence[Bag], seed: int) -> _Reader:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(bags))[:FITTED_BAGS])
         first = bags[int(chosen[0])]
-        if first.features.ndim != 2:
-            raise InputError(
-                f"bag {first.bag_id!r} has features of shape {tuple(first.features.shape[1:])} per instance: baselines "
-                "read vectors; flatten or encode them first"
-            )
-        width = first.features.shape[1]
+        width = as_vectors(first).features.shape[1]
         generator = torch.Generator().manual_seed(seed)
         wide = torch.randn(width, MOST_FEATURES, generator=generator) / width**0.5 if width > MOST_FEATURES else None
         sample = Sample()
@@ -150,6 +145,23 @@ class _Reader:
         return {name: np.array(values) for name, values in rows.items()}
 
 
+def as_vectors(bag: Bag) -> Bag:
+    """A bag whose instances are pictures, told by their colours: of each channel mean, spread and mean of the middle.
+
+    The middle (half of the height and width) is where a patch that was cut around a cell shows the cell.
+    """
+    if bag.features.ndim == 2:
+        return bag
+    if bag.features.ndim != 4:
+        shape = tuple(bag.features.shape[1:])
+        raise InputError(f"bag {bag.bag_id!r} has instances of shape {shape}: baselines read vectors and pictures")
+    pixels = bag.features.float()
+    height, width = pixels.shape[2:]
+    middle = pixels[:, :, height // 4 : height - height // 4, width // 4 : width - width // 4]
+    told = [pixels.mean((2, 3)), pixels.std((2, 3), correction=0), middle.mean((2, 3))]
+    return replace(bag, features=torch.cat(told, 1))
+
+
 class _Projected(Sequence[Bag]):
     """Some of the bags, with very wide features projected at random."""
 
@@ -160,7 +172,7 @@ class _Projected(Sequence[Bag]):
         return len(self._chosen)
 
     def __getitem__(self, index: int) -> Bag:  # pyright: ignore[reportIncompatibleMethodOverride]
-        bag = self._bags[int(self._chosen[index])]
+        bag = as_vectors(self._bags[int(self._chosen[index])])
         return bag if self._projection is None else replace(bag, features=bag.features.float() @ self._projection)
 
 

@@ -5,16 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path  # noqa: F401  (the types of inherited fields are looked up here)
-from typing import Annotated
+from typing import Annotated, TypeVar, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from dasmil.study.spec import BagSpec, CohortSpec, PathText  # noqa: F401  (likewise)
 
 Flag = Annotated[bool, Parameter(negative="")]
 
+Arguments = TypeVar("Arguments", bound=type[BagSpec])
+
+BAGS = Group("Your bags", sort_key=1)
+CELLS = Group("Tables of cells", sort_key=2)
+TARGETS = Group("Survival, numbers, several targets", sort_key=3)
+BUILT_IN = Group("Built-in data", sort_key=4)
+TRAINING = Group("How it is trained", sort_key=5)
+_OTHERS = {
+    CELLS: ("bag_column", "x_column", "y_column", "one_hot", "feature_columns", "unit"),
+    TARGETS: ("task", "time_column", "event_column", "time_unit", "survival", "time_bins", "times", "target_columns",
+              "number_loss"),
+}  # fmt: skip
+
+
+def _in_groups(arguments: Arguments) -> Arguments:
+    """The options of a cohort under their headings in --help; the specification itself knows nothing of them."""
+    heading = {name: group for group, names in _OTHERS.items() for name in names}
+    hints = get_type_hints(arguments, include_extras=True)
+    arguments.__annotations__ = {
+        name: Annotated[hint, Parameter(group=heading.get(name, BAGS))] for name, hint in hints.items()
+    }
+    return arguments
+
 
 @Parameter(name="*")
+@_in_groups
 @dataclass(frozen=True, kw_only=True)
 class BagArguments(BagSpec):
     """Bags as options."""
@@ -24,6 +48,7 @@ class BagArguments(BagSpec):
 
 
 @Parameter(name="*")
+@_in_groups
 @dataclass(frozen=True, kw_only=True)
 class CohortArguments(CohortSpec):
     """Bags to train on as options."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.cohort_arguments import BAGS, CohortArguments
 from dasmil.cli.engine_arguments import EngineArguments
 
 app = App(name="compare", help="Compare models on the same splits, with paired intervals.")
@@ -19,8 +19,8 @@ def compare(
     out: Path,
     models: str | None = None,
     cohort: CohortArguments = CohortArguments(),  # noqa: B008
-    folds: int = 5,
-    split_seed: int = 0,
+    folds: Annotated[int, Parameter(group=BAGS)] = 5,
+    split_seed: Annotated[int, Parameter(group=BAGS)] = 0,
     seeds: int = 1,
     recipe: str | None = None,
     epochs: int | None = None,

@@ -54,7 +54,7 @@ class Display:
             self._console.print(text, soft_wrap=True)
 
     def epoch(self, progress: Progress) -> None:
-        """An epoch of training has ended; a log has about twenty of an attempt."""
+        """An epoch of training has ended; a log has about eight of an attempt."""
         from dasmil.train.progress import epoch_line, worth_a_line
 
         if self._status:
@@ -72,6 +72,13 @@ class Display:
 
         room = self._console.width - 2
         return Text(text if len(text) <= room else text[: room - 1] + "…")
+
+
+def code_of(left_out: bool) -> int:
+    """The exit code of a command that did its work: 1, with the reason, where slides were left out."""
+    if left_out:
+        say("Exit code 1: slides were left out, see above (--strict refuses them instead).")
+    return 1 if left_out else 0
 
 
 def say(text: str) -> None:

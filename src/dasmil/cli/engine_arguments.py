@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
 
-GROUP = Group("Where it runs", sort_key=1)
+GROUP = Group("Where it runs", sort_key=6)
 
 
 @Parameter(name="*", group=GROUP)

@@ -44,7 +44,7 @@ def evaluate(
     json
         Print the results as JSON.
     """
-    from dasmil.cli.display import say
+    from dasmil.cli.display import code_of, say
     from dasmil.cli.training_display import print_summary, print_task_summary
     from dasmil.errors import InputError
     from dasmil.runs import Run
@@ -66,4 +66,4 @@ def evaluate(
             print_summary(summary, stored.classes)
         else:
             print_task_summary(summary, stored.task.unit)
-    return 1 if "left_out" in summary else 0
+    return code_of("left_out" in summary)

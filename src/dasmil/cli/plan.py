@@ -87,13 +87,13 @@ def plan(
     shows: list[Showing] = []
     told = ""
     if sizes:
-        width = in_features
+        shape: tuple[int, ...] = (in_features,)
         neighbours = None if radius is None else math.pi * (radius / spacing_um) ** 2
     elif cohort.bags is not None:
         from dasmil.data.cohort import bag_sizes
 
         loaded = cohort.load()
-        sizes, width = bag_sizes(loaded)
+        sizes, shape = bag_sizes(loaded)
         if radius is not None:
             from dasmil.data.distances import neighbours_within
 
@@ -103,7 +103,7 @@ def plan(
         told = showing_text(shows, loaded.classes)
     else:
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
-    outline, given = Outline(len(sizes), (width,), "um"), Given(chosen.preset, chosen.options, chosen.training)
+    outline, given = Outline(len(sizes), shape, "um"), Given(chosen.preset, chosen.options, chosen.training)
     job = prepare(model, outline, given)
     with Display(quiet=json) as display:
         found = make_plan(
@@ -119,13 +119,18 @@ def plan(
         return 0
     counts = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     print(
-        f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {counts} instances with {width} features; "
+        f"{len(sizes):,} bag{'s' if len(sizes) > 1 else ''} of {counts} instances with {_instances(shape)}; "
         f"{model}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
     if neighbours is not None:
         print(f"within the radius   {neighbours:,.0f} instances, of {radius:,g} um around one")
     _print(found, answer.get("check"), told)
     return 0
+
+
+def _instances(shape: tuple[int, ...]) -> str:
+    """What one instance is."""
+    return f"{shape[0]} features" if len(shape) == 1 else f"pictures of {' x '.join(map(str, shape))}"
 
 
 def _compared(plan: Plan, measured: Measurement) -> dict[str, Any]:

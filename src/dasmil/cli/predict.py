@@ -53,7 +53,7 @@ def predict(
         Refuse slides that cannot be read, instead of leaving them out: then they are rows of the CSV without a
         probability, with the reason, and the exit code is 1.
     """
-    from dasmil.cli.display import say
+    from dasmil.cli.display import code_of, say
     from dasmil.files import write_csv
     from dasmil.runs import Run, task_verdict, verdict
     from dasmil.study import apply
@@ -76,4 +76,4 @@ def predict(
     if caveat:
         print(f"Caveat of the run: {caveat}")
     print(output)
-    return 1 if left_out else 0
+    return code_of(left_out > 0)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.cohort_arguments import BAGS, BUILT_IN, CohortArguments
 from dasmil.cli.engine_arguments import EngineArguments
 
 app = App(name="search", help="Choose settings on validation bags, then train the best.")
@@ -19,12 +19,12 @@ def search(
     grid: Annotated[list[str], Parameter(negative="")],
     out: Path,
     model: str = "das-mil",
-    data: str | None = None,
-    protocol: Literal["clean", "published"] = "clean",
-    mnist_dir: Path | None = None,
+    data: Annotated[str | None, Parameter(group=BUILT_IN)] = None,
+    protocol: Annotated[Literal["clean", "published"], Parameter(group=BUILT_IN)] = "clean",
+    mnist_dir: Annotated[Path | None, Parameter(group=BUILT_IN)] = None,
     cohort: CohortArguments = CohortArguments(),  # noqa: B008
-    folds: int | None = None,
-    split_seed: int = 0,
+    folds: Annotated[int | None, Parameter(group=BAGS)] = None,
+    split_seed: Annotated[int, Parameter(group=BAGS)] = 0,
     metric: Literal["auroc", "balanced_accuracy", "c_index", "r2", "spearman", "macro", "loss"] | None = None,
     search_seeds: int = 1,
     seeds: int = 5,

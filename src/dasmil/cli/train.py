@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from dasmil.cli.cohort_arguments import CohortArguments
+from dasmil.cli.cohort_arguments import BAGS, BUILT_IN, TRAINING, CohortArguments
 from dasmil.cli.engine_arguments import EngineArguments
 
 app = App(name="train", help="Train a model on bags, several seeds at once.")
@@ -21,30 +21,30 @@ def train(
     *,
     out: Path,
     model: str | None = None,
-    data: str | None = None,
-    protocol: Literal["clean", "published"] = "clean",
-    mnist_dir: Path | None = None,
+    data: Annotated[str | None, Parameter(group=BUILT_IN)] = None,
+    protocol: Annotated[Literal["clean", "published"], Parameter(group=BUILT_IN)] = "clean",
+    mnist_dir: Annotated[Path | None, Parameter(group=BUILT_IN)] = None,
     cohort: CohortArguments = CohortArguments(),  # noqa: B008
-    folds: int | None = None,
-    split_seed: int = 0,
-    test: Annotated[bool, Parameter(negative="")] = False,
-    features: Path | None = None,
-    reference: Path | None = None,
-    seeds: int = 1,
-    recipe: str | None = None,
-    preset: str | None = None,
-    epochs: int | None = None,
-    lr: float | None = None,
-    weight_decay: float | None = None,
-    optimizer: str | None = None,
-    schedule: str | None = None,
-    selection: str | None = None,
-    early_stopping: int | None = None,
-    device: str | None = None,
-    set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    folds: Annotated[int | None, Parameter(group=BAGS)] = None,
+    split_seed: Annotated[int, Parameter(group=BAGS)] = 0,
+    test: Annotated[bool, Parameter(negative="", group=BAGS)] = False,
+    features: Annotated[Path | None, Parameter(group=BUILT_IN)] = None,
+    reference: Annotated[Path | None, Parameter(group=BUILT_IN)] = None,
+    seeds: Annotated[int, Parameter(group=TRAINING)] = 1,
+    recipe: Annotated[str | None, Parameter(group=TRAINING)] = None,
+    preset: Annotated[str | None, Parameter(group=TRAINING)] = None,
+    epochs: Annotated[int | None, Parameter(group=TRAINING)] = None,
+    lr: Annotated[float | None, Parameter(group=TRAINING)] = None,
+    weight_decay: Annotated[float | None, Parameter(group=TRAINING)] = None,
+    optimizer: Annotated[str | None, Parameter(group=TRAINING)] = None,
+    schedule: Annotated[str | None, Parameter(group=TRAINING)] = None,
+    selection: Annotated[str | None, Parameter(group=TRAINING)] = None,
+    early_stopping: Annotated[int | None, Parameter(group=TRAINING)] = None,
+    device: Annotated[str | None, Parameter(group=TRAINING)] = None,
+    set: Annotated[list[str] | None, Parameter(name="--set", negative="", group=TRAINING)] = None,
     tensorboard: Annotated[bool, Parameter(negative="")] = False,
     log: Literal["tensorboard", "wandb", "mlflow"] | None = None,
-    baselines: bool = True,
+    baselines: Annotated[bool, Parameter(group=TRAINING)] = True,
     engine: EngineArguments = EngineArguments(),  # noqa: B008
     resume: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -54,7 +54,11 @@ def train(
     The same --threads give the same result bit for bit. With --folds, --jobs and --engine spread the folds over
     processes or machines.
 
-    Example: dasmil train --data mnist-collage --model das-mil --seeds 5 --out runs/collage
+    Examples:
+
+        dasmil train --bags features/ --labels labels.csv --mpp 0.25 --folds 5 --seeds 3 --out runs/mine
+
+        dasmil train --data mnist-collage --model das-mil --seeds 5 --out runs/collage
 
     Parameters
     ----------
@@ -118,7 +122,7 @@ def train(
     import torch
 
     from dasmil.cli.assignments import parse_assignments
-    from dasmil.cli.display import Display, say
+    from dasmil.cli.display import Display, code_of, say
     from dasmil.cli.training_display import print_run
     from dasmil.errors import InputError
     from dasmil.study.data import StudyData
@@ -164,7 +168,7 @@ def train(
         elif not quiet:
             print_run(run)
             print(run.report)
-        return 1 if "left_out" in run.data else 0
+        return code_of("left_out" in run.data)
 
     if features is not None and model is None:
         return _train_table(out, train_one)

@@ -27,7 +27,8 @@ def print_verdict(run: Run) -> None:
         if sentence:
             console.print(sentence, soft_wrap=True)
     if steps := next_steps(run, judged):
-        console.print(tried(run, judged), soft_wrap=True)
+        if not judged.too_few:
+            console.print(tried(run, judged), soft_wrap=True)
         for why, command in steps:
             console.print(f"Next: {why}\n  {command}", soft_wrap=True)
 

@@ -242,24 +242,23 @@ def load_cohort(
     return cohort.by_patient() if per_patient else cohort
 
 
-def bag_sizes(cohort: Cohort) -> tuple[list[int], int]:
-    """Instances per bag (after ``max_instances``) and the number of features, without reading features of files."""
+def bag_sizes(cohort: Cohort) -> tuple[list[int], tuple[int, ...]]:
+    """Instances per bag (after ``max_instances``) and the shape of one, without reading features of files."""
     sizes: list[int] = []
-    widths: set[int] = set()
+    shapes: set[tuple[int, ...]] = set()
     for i, entry in enumerate(cohort.entries):
         if entry.paths:
             probes = [probe_features(path) for path in entry.paths]
             n = sum(probe.n for probe in probes)
-            widths |= {probe.in_features for probe in probes}
-            if any(probe.pictures for probe in probes):
-                raise InputError(f"{entry.bag_id} holds pictures: time and memory are told of feature vectors only")
+            shapes |= {probe.picture_shape or (probe.in_features,) for probe in probes}
         else:
             n = len(cohort[i])
-            widths.add(int(np.prod(cohort[i].features.shape[1:])))
+            shapes.add(tuple(cohort[i].features.shape[1:]))
         sizes.append(min(n, cohort.max_instances or n))
-    if len(widths) != 1:
-        raise DataError(f"bags have different numbers of features ({sorted(widths)}): they come from several encoders")
-    return sizes, widths.pop()
+    if len(shapes) != 1:
+        found = ", ".join(" x ".join(map(str, shape)) for shape in sorted(shapes))
+        raise DataError(f"bags have different numbers of features ({found}): they come from several encoders")
+    return sizes, shapes.pop()
 
 
 def to_bag(file: FeatureFile, bag_id: str) -> Bag:

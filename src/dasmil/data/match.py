@@ -81,6 +81,8 @@ class CohortReport:
         if not self.unreadable:
             return []
         slides, reason = list(self.unreadable), next(iter(self.unreadable.values()))
+        if len(slides) == 1:
+            return [f"1 slide left out, because it cannot be read: {slides[0]}: {reason}"]
         return [f"{len(slides)} slides left out, because they cannot be read: {shortened(slides)}; the first: {reason}"]
 
     @property

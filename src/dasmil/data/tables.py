@@ -91,9 +91,13 @@ def _rows_of(cells: Cells) -> list[tuple[str, np.ndarray]]:
     """The bags of a file with their rows, in the order of their names."""
     if cells.bags is None:
         return [(cells_name(cells.path), np.arange(len(cells.coords)))]
-    order, inverse = np.unique(cells.bags, return_inverse=True)
+    import pandas
+
+    codes, found = pandas.factorize(cells.bags)  # sorting the few names is quick, sorting those of all cells is not
+    order = np.argsort(np.asarray(found, dtype=str), kind="stable")
+    inverse = np.argsort(order)[codes]
     rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
-    return [(str(name), places) for name, places in zip(order, rows)]
+    return [(str(name), places) for name, places in zip(np.asarray(found, dtype=str)[order], rows)]
 
 
 def _unit(parts: Sequence[Cells], given: str | None) -> Unit:
@@ -198,13 +202,15 @@ def _numbers(cells: Cells, names: list[str]) -> np.ndarray:
     return block
 
 
-def _texts(cells: Cells, column: str) -> list[str]:
+def _coded(cells: Cells, column: str) -> tuple[np.ndarray, list[str]]:
+    """The categories of a column in the order in which they occur, and the number of each cell's among them [n]."""
     frame: Any = cells.frame
     need_columns(cells.path, frame, [column])
     text = frame[column].astype("string")
     if text.isna().any():
         raise DataError(f"{cells.path}: {int(text.isna().sum())} rows have no value in {column!r}; fill or drop them")
-    return [str(value) for value in text]
+    codes, found = text.factorize()  # a million cells have a dozen different texts: no Python object for each cell
+    return np.asarray(codes, dtype=np.int64), [str(value) for value in found]
 
 
 def _categories(parts: Sequence[Cells], column: str, categories: Sequence[str] | None) -> list[str]:
@@ -213,7 +219,7 @@ def _categories(parts: Sequence[Cells], column: str, categories: Sequence[str] |
         return list(categories)
     found: set[str] = set()
     for cells in parts:
-        found |= set(_texts(cells, column))
+        found |= set(_coded(cells, column)[1])
         if len(found) > MOST_CATEGORIES:
             raise DataError(
                 f"{cells.path}: {column!r} holds {len(found):,} different values, expected at most "
@@ -224,13 +230,13 @@ def _categories(parts: Sequence[Cells], column: str, categories: Sequence[str] |
 
 def _one_hot(cells: Cells, column: str, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Marks [n, k] and numbers [n] of the categories."""
-    values = _texts(cells, column)
-    need_memory(cells.path, "one mark per cell and category", 4 * len(values) * len(names))
+    codes, values = _coded(cells, column)
+    need_memory(cells.path, "one mark per cell and category", 4 * len(codes) * len(names))
     unknown = sorted(set(values) - set(names))
     if unknown:
         raise DataError(f"{cells.path}: {column!r} holds {shown(unknown[0])}, expected one of {named(names)}")
     number = {name: i for i, name in enumerate(names)}
-    kinds = np.array([number[value] for value in values], dtype=np.int64)
+    kinds = np.array([number[value] for value in values], dtype=np.int64)[codes]
     # The mark is sqrt(3 k) and not 1, so that the first linear layer, started as PyTorch does (variance 1 / (3 k)),
     # gives outputs of variance one: with marks of 1 no run on cells got away from its start.
     marks = np.float32(np.sqrt(3 * len(names))) * np.eye(len(names), dtype=np.float32)

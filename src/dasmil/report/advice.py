@@ -20,7 +20,8 @@ def advice_section(run: Run, judged: Verdict) -> Section:
     if not steps:
         return Section(title)
     rows = [[why, command] for why, command in steps]
-    return Section(title, text=[tried(run, judged)], tables=[Table([Column("Why"), Column("Command")], rows)])
+    said = [] if judged.too_few else [tried(run, judged)]
+    return Section(title, text=said, tables=[Table([Column("Why"), Column("Command")], rows)])
 
 
 def tried(run: Run, judged: Verdict) -> str:
@@ -60,6 +61,8 @@ def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
             "A few held-out bags tell little: folds score every bag once.",
             _train(cohort, run.origin, f"{run.path}-folds", *_model(run), "--folds", "5", "--seeds", "3"),
         ))  # fmt: skip
+    if judged.too_few and not run.folds:
+        return steps
     if best is None and not cohort.get("bag_column"):  # the doctor reads folders of files, no tables of cells
         steps.append((
             "Neither the model nor a rule finds anything: look for wrong labels and scales, and whether the cohort is "

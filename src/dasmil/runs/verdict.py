@@ -43,10 +43,17 @@ class Verdict:
         return None if self.split is None else smallest_auroc(_patients_by_class(self.run, self.split))
 
     @property
+    def too_few(self) -> bool:
+        """Whether no AUROC on these bags, not even a perfect one, would be told from chance (two classes)."""
+        return self.split is not None and self.run.classes == 2 and self.smallest is None
+
+    @property
     def by_heart(self) -> bool:
         """Whether it knows its training bags and nothing of others."""
         train = self.run.summary["splits"].get("train")
-        return not self.told and train is not None and (train["mean"].get("auroc") or 0.0) >= BY_HEART
+        if self.told or self.too_few or train is None or all(seed.stuck for seed in self.run.all_seeds):
+            return False
+        return (train["mean"].get("auroc") or 0.0) >= BY_HEART
 
     @property
     def text(self) -> str:
@@ -61,10 +68,11 @@ class Verdict:
         figure = f"AUROC {value:.3f} on {self.split}{_interval(ends)}"
         if self.told:
             return f"{name} is told from chance: {figure}, {_bags(scored)}."
-        could = "too few to tell any AUROC" if self.smallest is None else f"which tell one from {self.smallest:.2f} on"
+        if self.too_few:
+            return f"Too few bags to tell anything from chance: {figure} ({_bags(scored)})."
         learned = " It knows its training bags: they were learned by heart." if self.by_heart else ""
-        size = f" ({_bags(scored)}, {could})" if self.run.classes == 2 else f" ({_bags(scored)})"
-        return f"Nothing found: {name} is not told from chance, {figure}{size}.{learned}"
+        size = _bags(scored) + ("" if self.smallest is None else f", which tell one from {self.smallest:.2f} on")
+        return f"Nothing found: {name} is not told from chance, {figure} ({size}).{learned}"
 
     @property
     def best(self) -> str | None:

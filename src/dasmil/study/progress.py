@@ -47,7 +47,7 @@ class NoWatcher:
 
 
 class Log:
-    """Plain lines, about twenty of an attempt, for the log of a worker."""
+    """Plain lines, about eight of an attempt, for the log of a worker."""
 
     def epoch(self, progress: Progress) -> None:
         """The line of `epoch_line`."""

@@ -176,8 +176,8 @@ def cohort_words(cohort: Cohort) -> dict[str, str]:
     """What the report says about the cohort: who is in it, what did not match, how positions were read."""
     lines = cohort.report.lines()
     found = {"slides": lines[0]}
-    if lines[1:]:
-        found["unmatched"] = "; ".join(lines[1:])
+    if unmatched := [line for line in lines[1:] if line not in cohort.report.left_out]:
+        found["unmatched"] = "; ".join(unmatched)
     if cohort.report.unreadable:
         found["left_out"] = "; ".join(f"{name}: {why}" for name, why in cohort.report.unreadable.items())
     return found | {"positions": cohort.positions}

@@ -29,6 +29,8 @@ WARM_UP = 512
 SPACING = 100.0
 """Of the instances of a probe, where nothing is known of the bags."""
 CHEAP_SECONDS = 0.25  # a largest probe that takes less is followed by one nearer to the largest bag
+PICTURES = 64  # pictures of a small probe: the CNN that reads them is most of its cost
+PROBE_BYTES = 2**25  # of the largest probe of pictures
 TELLING_BYTES = 2**20  # less memory of a step is noise
 LARGEST_ANSWER = 10_000_000  # larger bags are not asked about
 QUADRATIC_FROM = 1.6  # power of n with which the memory of the two largest probes grows: 1 = linear, 2 = quadratic
@@ -150,8 +152,9 @@ def _probes(
     on_probe: Callable[[int, int], None] | None,
 ) -> list[Measurement]:
     """Measurements of three sizes up to the largest bag, and of a fourth one where that is cheap."""
-    top = min(max(largest, SMALLEST_PROBE * 4), LARGEST_PROBE)
-    chosen = [max(SMALLEST_PROBE, top // 4), top // 2, top]
+    most = largest_probe(job)
+    top = min(max(largest, SMALLEST_PROBE * 4 if len(job.outline.feature_shape) == 1 else PICTURES), most)
+    chosen = [top // 4, top // 2, top]
     probes: list[Measurement] = []
 
     def probe(n: int) -> None:
@@ -161,11 +164,18 @@ def _probes(
 
     for n in chosen:
         probe(n)
-    if largest > top and probes[-1].seconds_per_bag < CHEAP_SECONDS:
+    cheap = probes[-1].seconds_per_bag < CHEAP_SECONDS
+    if largest > top and cheap and most == LARGEST_PROBE:
         probe(min(largest, 4 * top))
-    elif top < LARGEST_PROBE and probes[-1].seconds_per_bag < CHEAP_SECONDS:
-        probe(LARGEST_PROBE)  # the memory of small bags drowns in that of the program
+    elif top < most and cheap:
+        probe(most)  # the memory of small bags drowns in that of the program
     return probes
+
+
+def largest_probe(job: Job) -> int:
+    """The most instances of a probe, unless more of them are cheap; of pictures as many as fill PROBE_BYTES."""
+    shape = job.outline.feature_shape
+    return LARGEST_PROBE if len(shape) == 1 else max(8, min(LARGEST_PROBE, PROBE_BYTES // (4 * math.prod(shape))))
 
 
 def _seconds(probes: Sequence[Measurement], powers: int) -> np.ndarray:
@@ -257,7 +267,8 @@ def _probe(request: dict[str, Any]) -> Measurement:
         used, passed = (second - first for first, second in zip(*marks))
         return used, used / passed
 
-    train(_random_bags(job, WARM_UP, request["spacing"]))  # import and start everything that training needs
+    warm_up = min(WARM_UP, largest_probe(job))
+    train(_random_bags(job, warm_up, request["spacing"]))  # import and start everything that training needs
     base = peak_memory()
     bags = _random_bags(job, request["n"], request["spacing"])
     held = peak_memory()

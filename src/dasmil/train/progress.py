@@ -12,7 +12,7 @@ SHOWN = {
     "train_loss": "loss", "val_auroc": "val AUROC", "val_c_index": "val C-index", "val_r2": "val R2",
     "val_macro": "val mean of targets",
 }  # fmt: skip
-LINES = 20
+LINES = 8
 """About so many lines of an attempt go to a log."""
 
 
@@ -36,7 +36,7 @@ def epoch_line(progress: Progress) -> str:
 
 
 def worth_a_line(progress: Progress) -> bool:
-    """Whether an epoch is told in a log: the first, the last, and about twenty in between."""
+    """Whether an epoch is told in a log: the first, the last, and about eight in between."""
     done, total = progress.epoch, progress.epochs
     return done in (1, total) or LINES * done // total > LINES * (done - 1) // total
 

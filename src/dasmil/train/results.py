@@ -69,14 +69,17 @@ def summarise_sets(sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.flo
 def _at_chance(
     runs: Sequence[TrainedRun], sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.float64]], classes: int
 ) -> list[int]:
-    """Seeds that fitted their training bags, but whose AUROC on validation bags has an interval that reaches 0.5."""
+    """Seeds that fitted their training bags, but whose AUROC on validation bags has an interval that reaches 0.5.
+
+    Too few validation bags have no interval and accuse nobody.
+    """
     if "val" not in sets:
         return []
     facts = sets["val"].facts
     found = []
     for run, probability in zip(runs, probabilities(logits["val"], classes), strict=True):
         low, _ = summarise(facts.labels, [probability], [0.5], patients=facts.patients)["interval"]["auroc"]
-        if run.fitted and not low > 0.5:  # NaN: too few bags to say
+        if run.fitted and low <= 0.5:
             found.append(run.seed)
     return found
 

@@ -9,13 +9,11 @@ import numpy as np
 import torch
 
 from dasmil.attribution.deciding import Partner
-from dasmil.attribution.ground import Layout, layout_of
 from dasmil.attribution.names import InstanceNames
 from dasmil.attribution.scale import colour_scale
 from dasmil.attribution.verdict import pair_verdict
 from dasmil.errors import DasmilError
 from dasmil.report.style import OVER_PICTURE, palette, tints
-from dasmil.types import Bag
 from dasmil.viewer.clusters import CLUSTERS
 from dasmil.viewer.shelf import Entry, OpenBag, Picture, Shelf
 from dasmil.vocabulary import SCORES, speaker_text
@@ -57,19 +55,10 @@ def bag_list(shelf: Shelf) -> dict:
     }
 
 
-def instance_size(bag: Bag) -> tuple[float, bool]:
-    """Side of an instance in the bag's unit, and whether it is a point (drawn round) rather than a tile."""
-    return layout_of(bag).side, not (bag.metadata.get("tile_um") or (bag.features.ndim == 4 and bag.unit == "px"))
-
-
-def layout(opened: OpenBag) -> Layout:
-    return layout_of(opened.bag, None if opened.picture is None else opened.picture.ground)
-
-
 def _frame(opened: OpenBag) -> dict:
     """The rectangle of the unit's plane that the picture covers, and pixels per unit."""
     picture = opened.picture
-    x0, y0, width, height = layout(opened).field
+    x0, y0, width, height = opened.layout.field
     k = GROUND / max(width, height) if picture is None else picture.px_per_unit
     return {"x0": x0, "y0": y0, "width": width, "height": height, "px_per_unit": k}
 
@@ -80,11 +69,11 @@ def levels(picture: Picture) -> tuple[int, int]:
     return min(finest, int(math.log2(TILE))), finest
 
 
-def _level0_per_unit(bag: Bag) -> float | None:
+def _level0_per_unit(opened: OpenBag) -> float | None:
     """Level-0 pixels in one unit of the coordinates, which annotations are drawn in; None where nobody knows."""
-    if bag.unit == "px":
+    if opened.bag.unit == "px":
         return 1.0
-    mpp = layout_of(bag).mpp
+    mpp = opened.layout.mpp
     return None if mpp is None else 1 / mpp
 
 
@@ -93,7 +82,7 @@ def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
     opened = shelf.open(index)
     shelf.explained(index, voice)  # a bag that does not fit the model is refused here
     bag, picture = opened.bag, opened.picture
-    size, is_round = instance_size(bag)
+    size = opened.layout.side
     extent = (bag.coords.amax(0) - bag.coords.amin(0)).norm().item()
     chosen = shelf.entry(index).voice if voice is None else voice
     curves = shelf.curves(extent, chosen)
@@ -105,9 +94,9 @@ def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
         "n": len(bag),
         "unit": bag.unit,
         "instance_size": size,
-        "round": is_round,
+        "round": opened.is_round,
         "frame": _frame(opened),
-        "level0_per_unit": _level0_per_unit(bag),
+        "level0_per_unit": _level0_per_unit(opened),
         "picture": picture
         and {
             "width": picture.width,

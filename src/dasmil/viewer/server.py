@@ -23,7 +23,7 @@ from dasmil.attribution.export import geojson, instances_csv
 from dasmil.errors import DasmilError
 from dasmil.types import Bag, Explanation
 from dasmil.viewer import answers
-from dasmil.viewer.answers import TILE, instance_size, levels
+from dasmil.viewer.answers import TILE, levels
 from dasmil.viewer.shelf import OpenBag, Shelf
 
 STATIC = {
@@ -89,7 +89,7 @@ def create_app(shelf: Shelf, port: int) -> Starlette:
         Route("/api/bags", lambda _request: _json(answers.bag_list(shelf))),
         Route(bag, lambda r: _json(answers.describe(shelf, _index(r), _voice(r)))),
         Route(f"{bag}/account", lambda r: _json(answers.account(shelf, _index(r), _voice(r)))),
-        Route(f"{bag}/coords", lambda r: _floats(torch.from_numpy(answers.layout(shelf.open(_index(r))).centres))),
+        Route(f"{bag}/coords", lambda r: _floats(torch.from_numpy(shelf.open(_index(r)).layout.centres))),
         Route(f"{bag}/score/{{name}}", lambda r: _floats(answers.score(shelf, _index(r), _voice(r), _name(r)))),
         Route(f"{bag}/group/{{name}}", lambda r: _floats(answers.group_index(shelf.open(_index(r)), _name(r)))),
         Route(f"{bag}/names", lambda r: _json({"names": list(shelf.open(_index(r)).bag.instance_ids or ())})),
@@ -197,7 +197,6 @@ def _instance_picture(opened: OpenBag, request: Request) -> Response:
     instance = request.path_params["instance"]
     if opened.picture is None or not 0 <= instance < len(opened.bag):
         return _not_found(request, KeyError("instance"))
-    size, is_round = instance_size(opened.bag)
-    side = size * (4 if is_round else 1)
+    side = opened.layout.side * (4 if opened.is_round else 1)
     x, y = opened.bag.coords[instance, :2].tolist()
     return _jpeg(opened.picture.ground.tile(x - side / 2, y - side / 2, side, 124))

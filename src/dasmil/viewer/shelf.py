@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dasmil.attribution.deciding import Partner
 from dasmil.attribution.distance import phi_values, told_distances
-from dasmil.attribution.ground import Ground
+from dasmil.attribution.ground import Ground, Layout, layout_of
 from dasmil.attribution.names import InstanceNames
 from dasmil.errors import DasmilError, InputError
 from dasmil.models.base import MILModel
@@ -92,6 +92,17 @@ class OpenBag:
         self.bag, self.picture, self.warnings = bag, picture, warnings
         self.names = InstanceNames(bag)
         self.accounts: dict[int, BagAccount] = {}
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the instances lie and how large they are."""
+        return layout_of(self.bag, None if self.picture is None else self.picture.ground)
+
+    @property
+    def is_round(self) -> bool:
+        """Whether an instance is a point (drawn round) rather than a tile."""
+        bag = self.bag
+        return not (bag.metadata.get("tile_um") or (bag.features.ndim == 4 and bag.unit == "px"))
 
     @cached_property
     def clusters(self) -> Tensor:

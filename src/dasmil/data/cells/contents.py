@@ -64,7 +64,8 @@ def bag_column(path: Path, frame: pd.DataFrame, name: str) -> np.ndarray:
     column: Any = frame[name]
     if column.isna().any():
         raise DataError(f"{path}: {int(column.isna().sum())} rows have no value in the bag column {name!r}")
-    return names_of(path, name, column.astype(str))
+    codes, found = column.astype(str).factorize()
+    return names_of(path, name, found)[codes]
 
 
 def names_of(path: Path, what: str, values: Iterable[str]) -> np.ndarray:

@@ -17,8 +17,8 @@ from dasmil.errors import InputError, ScaleError
 class Probe:
     """What a file says about itself before its features are read.
 
-    in_features: numbers of one instance; pictures: they are pixels. tile_um, mpp, size_px: as declared by the file,
-    None where it is silent; n_coords: None if there are none.
+    in_features: numbers of one instance; picture_shape: of pixels (channels, height, width), None for features;
+    tile_um, mpp, size_px: as declared by the file, None where it is silent; n_coords: None if there are none.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class Probe:
     tile_um: float | None = None
     mpp: float | None = None
     size_px: tuple[float, float] | None = None
-    pictures: bool = False
+    picture_shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _probe_own(path: Path) -> Probe:
         n=info.n,
         n_coords=info.n,
         in_features=math.prod(info.feature_shape),
-        pictures=len(info.feature_shape) == 3,
+        picture_shape=tuple(info.feature_shape) if len(info.feature_shape) == 3 else None,
         encoder=None if known.get("encoder") is None else str(known["encoder"]),
         tile_um=_positive(path, known, "tile_um"),
         mpp=_positive(path, known, "mpp"),
@@ -268,6 +268,8 @@ def _probe(path: Path, file: h5py.File) -> Probe:
     attributes = _attributes(file)
     features = number_dataset(path, file, _features(path, file))
     shape = features.shape[1:] if features.ndim == 3 and features.shape[0] == 1 else features.shape
+    if len(shape) == 2 and shape[0] == 0:
+        raise DataError(f"{path}: the file has no tiles (features of shape {shape}), so there is nothing to learn from")
     if len(shape) != 2 or 0 in shape:
         raise DataError(f"{path}: features have shape {features.shape}, expected [n, f] with at least one instance")
     n_coords: int | None = None
