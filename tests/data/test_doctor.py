@@ -190,7 +190,7 @@ def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys
     labels.write_text("slide,label\na,1\nb,0\n")
     assert doctor(tmp_path / "bags") == 0
     printed = capsys.readouterr().out
-    assert "1 files, 24 tiles, largest bag 24" in printed
+    assert "1 files, 24 tiles, 24 to 24 in a bag" in printed
     assert "Nothing wrong found." in printed
     assert doctor(tmp_path / "bags", labels=labels, json=True) == 1
     answer = json.loads(capsys.readouterr().out)

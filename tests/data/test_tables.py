@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.cli import app
 from dasmil.data.tables import is_table, read_table
 from dasmil.errors import DataError, InputError
 
@@ -107,11 +106,6 @@ def test_anndata_without_x_has_categories_only(tmp_path: Path) -> None:
     torch.testing.assert_close(first.features, 6**0.5 * torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     with pytest.raises(InputError, match="X is empty, so there are no features: name a column of categories with"):
         read_table(tmp_path / "cells.h5ad", bag="patient", unit="um")
-
-
-def test_the_doctor_says_that_a_table_is_not_for_it(path: Path) -> None:
-    with pytest.raises(InputError, match="is a table of cells, but the doctor checks folders of feature files"):
-        app(["doctor", str(path)], exit_on_error=False, result_action="return_value")
 
 
 def test_clear_errors(tmp_path: Path) -> None:

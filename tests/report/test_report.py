@@ -175,7 +175,7 @@ def test_slopes_and_radius_are_told_in_micrometres(binary: Path):
     ]
 
 
-def test_advice_keeps_the_radius_and_sends_no_table_of_cells_to_the_doctor(binary: Path):
+def test_advice_keeps_the_radius_and_what_the_doctor_needs_for_cells(binary: Path):
     config = json.loads((binary / "config.json").read_text())
     config["model"]["options"]["radius"] = 50.0
     config["data"]["cohort"] = {"bags": "features", "labels": "labels.csv"}
@@ -189,9 +189,10 @@ def test_advice_keeps_the_radius_and_sends_no_table_of_cells_to_the_doctor(binar
     model = f"--model {config['model']['name']} --set radius=50 --folds 5 --seeds 3"
     assert folds == f"dasmil train --bags features --labels labels.csv {model} --out {binary}-folds"
     assert (doctor, encoders) == ("dasmil doctor features --labels labels.csv", "dasmil encoders")
-    config["data"]["cohort"] = {"bags": "cells.csv", "labels": "labels.csv", "bag_column": "patient"}
+    config["data"]["cohort"] = {"bags": "cells.csv", "labels": "labels.csv", "bag_column": "patient", "one_hot": "type"}
     (binary / "config.json").write_text(json.dumps(config))
-    assert [command.split()[1] for command in commands()] == ["train", "encoders"]
+    _, doctor = commands()
+    assert doctor == "dasmil doctor cells.csv --labels labels.csv --bag-column patient --one-hot type"
 
 
 def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json as json_module
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dasmil.data.doctor import Checkup
+
 MOST_RULES = 8
+MOST_ROWS = 10
 
 app = App(name="doctor", help="Check a folder of features, and its label table, before training.")
 
@@ -29,22 +35,35 @@ def doctor(
     mpp: str | None = None,
     tile_um: float | None = None,
     scale_table: Path | None = None,
+    bag_column: str | None = None,
+    x_column: str | None = None,
+    y_column: str | None = None,
+    one_hot: str | None = None,
+    feature_columns: str | None = None,
+    unit: str | None = None,
     device: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Check a folder of features, and its label table, before training. Exit code 1 if anything is wrong.
 
-    Example: dasmil doctor features/ --labels labels.csv --mpp 0.25
+    Examples:
 
-    With --device instead of a folder: is the attention operator right on this device, and how fast is it? Prints one
-    block to paste into an issue. Example: dasmil doctor --device cuda
+        dasmil doctor features/ --labels labels.csv --mpp 0.25
+
+        dasmil doctor cells.csv --bag-column patient --one-hot cell_type --unit um --labels labels.csv
+
+        dasmil doctor --device cuda
+
+    The last one asks instead: is the attention operator right on this device, and how fast is it? It prints one block
+    to paste into an issue.
 
     Parameters
     ----------
     bags
-        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow; told apart automatically).
+        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow or slide2vec, told apart
+        automatically), or cells: a table (.csv, .parquet, .h5ad), or a folder of files (QuPath, GeoJSON, Xenium, zarr).
     labels
-        CSV with slide, label, and optionally patient and split; also CLAM's and STAMP's tables.
+        Table (CSV, Excel, Parquet) with slide, label, and optionally patient and split; also CLAM's and STAMP's.
     slide_table
         STAMP's slide table (patient, file name), when --labels is its table of patients.
     site_column
@@ -58,6 +77,18 @@ def doctor(
         Edge of a tile in micrometres, where the files do not say.
     scale_table
         CSV with slide and any of mpp, tile_um, width_px, height_px, for slides that differ.
+    bag_column
+        In a table of cells: the column that names the bag.
+    x_column
+        In a table of cells: the column with x (default: x).
+    y_column
+        In a table of cells: the column with y (default: y).
+    one_hot
+        In a table of cells: a column of categories (cell types) to use as features.
+    feature_columns
+        In a table of cells: columns of numbers to use as features, separated by commas.
+    unit
+        In a table of cells that does not say it itself: what positions count, um or px (px needs --mpp).
     device
         Check this device (cuda, cuda:1, mps, cpu) instead of a folder: every backend of the operator against chunked in
         float64, output and gradients, and a table of speeds. Takes a few minutes, most of them to compile kernels.
@@ -67,36 +98,22 @@ def doctor(
     if device is not None:
         return _check_device(device, bags, json)
     from dasmil.cli.display import Display
-    from dasmil.data.doctor import Checkup, check_bags
-    from dasmil.data.labels import read_labels
-    from dasmil.data.scale import read_scales
-    from dasmil.data.tables import is_table
+    from dasmil.data.doctor import Checkup
     from dasmil.errors import InputError
+    from dasmil.study.checkup import examine
+    from dasmil.study.spec import CohortSpec
 
     if bags is None:
         raise InputError("nothing to check: give a folder of features, or --device cuda to check a GPU")
-    if is_table(bags):
-        raise InputError(
-            f"{bags} is a table of cells, but the doctor checks folders of feature files: give it to dasmil train as "
-            "--bags, with --bag-column and --unit, which checks positions, features and labels before it trains"
-        )
-    rows = sites = None
-    if site_column is not None:
-        from dasmil.data.columns import read_columns
-
-        if labels is None:
-            raise InputError("--site-column names a column of the label table: give --labels too")
-        sites = read_columns(labels, [site_column], slide_table=slide_table, slide_column=slide_column,
-                             patient_column=patient_column, option="--site-column")  # fmt: skip
-    if labels is not None:
-        rows = read_labels(
-            labels, slide_table=slide_table, slide_column=slide_column, label_column=label_column,
-            patient_column=patient_column, split_column=split_column,
-        )  # fmt: skip
-    scales = read_scales(mpp, tile_um, scale_table)
+    spec = CohortSpec(
+        bags=bags, labels=labels, slide_table=slide_table, slide_column=slide_column, label_column=label_column,
+        patient_column=patient_column, split_column=split_column, site_column=site_column, positive=positive, mpp=mpp,
+        tile_um=tile_um, scale_table=scale_table, bag_column=bag_column, x_column=x_column, y_column=y_column,
+        one_hot=one_hot, feature_columns=feature_columns, unit=unit,
+    )  # fmt: skip
     checkup = None
     with Display("Checking ", quiet=json) as display:
-        for checkup in check_bags(bags, rows, scales, positive, sites):
+        for checkup in examine(spec):
             if isinstance(checkup, tuple):
                 done, total, slide = checkup
                 display.line(f"{done}/{total} {slide}")
@@ -120,42 +137,60 @@ def _check_device(device: str, bags: Path | None, json: bool) -> int:
     return 0 if report.agrees else 1
 
 
-def _print(checkup) -> None:
+def _print(checkup: Checkup) -> None:
+    """What was found in all files, then what is wrong, the verdict last."""
     from rich.console import Console
-    from rich.table import Table
 
-    console = Console(markup=False, width=None if sys.stdout.isatty() else 160)  # names may hold square brackets
-    tiles = [row["tiles"] for row in checkup.rows if row["tiles"]]
-    table = Table("slide", "format", "tiles", "features", "tile um", "stride um", box=None, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    shown = checkup.rows if len(checkup.rows) <= 30 else [*checkup.rows[:29], None]
-    for row in shown:
-        if row is None:
-            table.add_row(f"... {len(checkup.rows) - 29} more (--json lists all)")
-            continue
-        cells = (row.get(name) for name in ("format", "tiles", "features", "tile_um", "stride_um"))
-        table.add_row(row["slide"], *("-" if cell is None else _cell(cell) for cell in cells))
-    console.print(table)
-    console.print()
-    if tiles:
-        console.print(f"{len(checkup.rows)} files, {sum(tiles):,} tiles, largest bag {max(tiles):,}", highlight=False)
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)  # names have brackets
+    _print_rows(console, checkup)
+    if tiles := [row["tiles"] for row in checkup.rows if row["tiles"]]:
+        what = f"{len(checkup.rows)} bags, {sum(tiles):,} cells" if checkup.of_cells else (
+            f"{len(checkup.rows)} files, {sum(tiles):,} tiles")  # fmt: skip
+        console.print(f"{what}, {min(tiles):,} to {max(tiles):,} in a bag")
     rules = list(checkup.rules.items())
     for rule, count in rules[:MOST_RULES]:
-        console.print(f"{count} files read as {rule}", highlight=False)
+        console.print(f"{count} {'bags' if checkup.of_cells else 'files'} read as {rule}")
     if len(rules) > MOST_RULES:
         console.print(f"... {len(rules) - MOST_RULES} more rules, for slides with scales of their own (--json)")
     if checkup.radius_um is not None:
         from dasmil.data.doctor import NEIGHBOURS
 
-        told = f"A radius of {checkup.radius_um:g} um holds about {NEIGHBOURS} neighbours of a tile"
-        console.print(f"{told} (--set radius={checkup.radius_um:g}, for sa and das-mil)", highlight=False)
+        told = f"A radius of {checkup.radius_um:g} um holds about {NEIGHBOURS} neighbours of a "
+        told += "cell" if checkup.of_cells else "tile"
+        console.print(f"{told} (--set radius={checkup.radius_um:g}, for sa and das-mil)")
     for line in checkup.cohort:
-        console.print(line, highlight=False)
+        console.print(line)
     for finding in checkup.findings:
-        console.print(f"{finding.level}: {finding.check}: {finding.message}", highlight=False)
-    if not checkup.findings:
-        console.print("Nothing wrong found.")
+        console.print(f"{finding.level}: {finding.check}: {finding.message}")
+    errors = sum(finding.level == "error" for finding in checkup.findings)
+    warnings = len(checkup.findings) - errors
+    counts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((errors, "error"), (warnings, "warning")) if n]
+    console.print(f"Found {' and '.join(counts)}." if counts else "Nothing wrong found.")
+
+
+def _print_rows(console: Console, checkup: Checkup) -> None:
+    """The slides of a small folder, of a large one those with something wrong: a few, never a screen of them."""
+    from rich.table import Table
+
+    wrong = {slide for finding in checkup.findings for slide in finding.slides}
+    few = len(checkup.rows) <= MOST_ROWS
+    listed = checkup.rows if few else [row for row in checkup.rows if row["slide"] in wrong]
+    if not listed:
+        return
+    names = ("tiles", "features", "tile um", "stride um")
+    columns = ("format", "tiles", "features", "tile_um", "stride_um")
+    if checkup.of_cells:
+        names, columns = ("cells", "features", "spacing um"), ("tiles", "features", "stride_um")
+    table = Table("slide", *(() if checkup.of_cells else ("format",)), *names, box=None, pad_edge=False)
+    for column in table.columns[-len(names) :]:
+        column.justify = "right"
+    for row in listed[:MOST_ROWS]:
+        cells = (row.get(name) for name in columns)
+        table.add_row(row["slide"], *("-" if cell is None else _cell(cell) for cell in cells))
+    if len(listed) > MOST_ROWS:
+        table.add_row(f"... {len(listed) - MOST_ROWS} more with something wrong (--json lists all)")
+    console.print(table)
+    console.print()
 
 
 def _cell(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from dasmil.data.columns import FurtherColumns
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.formats.contents import measured_stride, off_grid, shows_stride
 from dasmil.data.labels import LabelRow
-from dasmil.data.match import Match, candidate, check_trainable, match_labels, one_class_parts, shortened
+from dasmil.data.match import Candidate, Match, candidate, check_trainable, match_labels, one_class_parts, shortened
 from dasmil.data.positive import positive_text
 from dasmil.data.scale import Scale, Scales
 from dasmil.data.showing import Showing, showing_text, what_shows
@@ -55,10 +55,18 @@ class Checkup:
         return not any(finding.level == "error" for finding in self.findings)
 
     @property
+    def of_cells(self) -> bool:
+        """Whether instances are cells: points, that lie on no grid."""
+        return any("radius_um" in row for row in self.rows)
+
+    @property
     def radius_um(self) -> float | None:
         """A radius that holds about NEIGHBOURS instances, from their spacing; None where it was not seen."""
+        measured = [row["radius_um"] for row in self.rows if row.get("radius_um")]  # of cells, which lie on no grid
+        if measured:
+            return float(f"{np.median(measured):.2g}")
         strides = [row["stride_um"] for row in self.rows if row.get("stride_um")]
-        if not strides:
+        if not strides or self.of_cells:
             return None
         return float(f"{np.median(strides) * np.sqrt(NEIGHBOURS / np.pi):.2g}")
 
@@ -90,22 +98,36 @@ def check_bags(
         findings += found
         if rule:
             rules[rule] += 1
-    findings = _grouped(findings) + _check_mixture(rows)
+    findings = grouped(findings) + _check_mixture(rows)
     unused = scales.without_slide(row["slide"] for row in rows)
     if unused:
         findings.append(Finding("warning", "scale table", f"{len(unused)} rows without a slide: {shortened(unused)}"))
+    yield check_cohort(rows, findings, rules, [candidate(path) for path in files], labels, positive, sites, means)
+
+
+def check_cohort(
+    rows: list[dict[str, Any]],
+    findings: list[Finding],
+    rules: Mapping[str, int],
+    found: Sequence[Candidate],
+    labels: Sequence[LabelRow] | None,
+    positive: str | None,
+    sites: FurtherColumns | None,
+    means: Mapping[str, np.ndarray],
+) -> Checkup:
+    """The checkup of bags that were looked at one by one: labels and sites of the cohort, errors before warnings."""
     cohort: list[str] = []
     shows: list[Showing] = []
     if labels is not None:
-        cohort, shows, more = _check_labels(files, labels, positive)
-        findings += more
+        cohort, shows, more = _check_labels(found, labels, positive)
+        findings = findings + more
     site: dict[str, Any] = {}
     if sites is not None and labels is not None:
-        told, site, more = check_sites(files, labels, positive, sites, means)
+        told, site, more = check_sites(found, labels, positive, sites, means)
         cohort, findings = cohort + told, findings + [Finding("warning", "sites", line) for line in more]
     order = {"error": 0, "warning": 1}
-    yield Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort,
-                  [part.as_json() for part in shows], site)  # fmt: skip
+    return Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort,
+                   [part.as_json() for part in shows], site)  # fmt: skip
 
 
 def _check_file(
@@ -231,10 +253,10 @@ def _alike_values(found: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
 
 
 def _check_labels(
-    files: Sequence[Path], labels: Sequence[LabelRow], positive: str | None
+    found: Sequence[Candidate], labels: Sequence[LabelRow], positive: str | None
 ) -> tuple[list[str], list[Showing], list[Finding]]:
     try:
-        matched = match_labels([candidate(path) for path in files], labels, positive=positive)
+        matched = match_labels(found, labels, positive=positive)
     except DasmilError as error:
         return [], [], [Finding("error", "labels", str(error))]
     report = matched.report
@@ -287,7 +309,7 @@ def _few_patients(matched: Match) -> Iterator[str]:
             )
 
 
-def _grouped(findings: Sequence[Finding]) -> list[Finding]:
+def grouped(findings: Sequence[Finding]) -> list[Finding]:
     """One finding per check: the first message as the example, all slides named."""
     groups: dict[tuple[Level, str], list[Finding]] = {}
     for finding in findings:

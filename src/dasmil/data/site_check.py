@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ from numpy.typing import NDArray
 
 from dasmil.data.columns import FurtherColumns
 from dasmil.data.labels import LabelRow, plain_slide
-from dasmil.data.match import candidate, match_labels, shortened
+from dasmil.data.match import Candidate, match_labels, shortened
 from dasmil.data.sites import look_at_sites
 from dasmil.errors import DasmilError
 
 
 def check_sites(
-    files: Sequence[Path],
+    candidates: Sequence[Candidate],
     labels: Sequence[LabelRow],
     positive: str | None,
     sites: FurtherColumns,
@@ -26,7 +25,7 @@ def check_sites(
     """Lines for people, the same for machines, and warnings; means: mean features by slide."""
     (column,) = sites.names
     try:
-        matched = match_labels([candidate(path) for path in files], labels, positive=positive)
+        matched = match_labels(candidates, labels, positive=positive)
     except DasmilError:  # the check of labels has said it
         return [], {}, []
     finite = {name: mean for name, mean in means.items() if np.isfinite(mean).all()}

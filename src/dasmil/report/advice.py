@@ -10,6 +10,11 @@ from dasmil.report.page import Column, Section, Table
 from dasmil.report.words import plural
 from dasmil.runs import Run, Verdict
 
+DOCTOR = (
+    "slide_table", "slide_column", "label_column", "patient_column", "split_column", "site_column", "positive", "mpp",
+    "tile_um", "scale_table", "bag_column", "x_column", "y_column", "one_hot", "feature_columns", "unit",
+)  # fmt: skip
+"""What the doctor takes of the options that a cohort was given with."""
 BLIND = "mean-pool"  # the model that sees composition and no positions
 
 
@@ -63,13 +68,13 @@ def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
         ))  # fmt: skip
     if judged.too_few and not run.folds:
         return steps
-    if best is None and not cohort.get("bag_column"):  # the doctor reads folders of files, no tables of cells
+    if best is None:
         steps.append((
             "Neither the model nor a rule finds anything: look for wrong labels and scales, and whether the cohort is "
             "large enough.",
-            shlex.join(["dasmil", "doctor", *_where(cohort, ("mpp", "tile_um", "scale_table"))]),
+            shlex.join(["dasmil", "doctor", *_where(cohort, DOCTOR)]),
         ))  # fmt: skip
-    if best is None:
+    if best is None and not cohort.get("one_hot"):  # types of cells come from no encoder
         steps.append(("Other features may hold what these do not: see which encoders there are.", "dasmil encoders"))
     return steps
 

@@ -228,6 +228,12 @@ class BagSpec:
             return load_cohort(self._read_table(scales, categories), rows, **options)
         return load_cohort(self.bags, rows, scales=scales, read_all=read_all, **options)
 
+    def read_cells(self) -> list[Bag]:
+        """The bags of a table, or of files, of cells, without labels."""
+        from dasmil.data.scale import read_scales
+
+        return self._read_table(read_scales(self.mpp, self.tile_um, self.scale_table), None)
+
     def _read_table(self, scales: Scales, categories: list[str] | None) -> list[Bag]:
         from dasmil.data.tables import read_table
         from dasmil.errors import InputError
