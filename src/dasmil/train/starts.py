@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -27,7 +26,8 @@ MEAN_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 """Inverse ridges of the regression on the means of bags; folds of patients choose."""
 STILL = 1e-4
 """Means of whitened features that vary less than this differ by rounding."""
-SURE = 0.15  # a rule with a lower loss, as a share of a constant guess, needs no better one
+SURE = 0.3  # a rule with a lower loss, as a share of a constant guess, holds clearly
+ALIKE = 0.01  # AUROCs or C-indices that differ by less do not tell rules apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,15 +129,18 @@ class SimpleStarts:
     """The loss of the best that can be hoped for, as a share of a constant guess."""
 
     def leader(self, able: Set[str]) -> Start | None:
-        """Of these kinds the start with the lowest loss that beats blind guesses; of several sure ones the simplest."""
+        """Of these kinds the start with the lowest loss that beats blind guesses.
+
+        Where several are sure and order the bags alike, the simplest: their losses then only tell how steep a
+        regression on so few bags may be.
+        """
         starts = [start for kind, start in self.on_all.items() if kind in able]
-        found = [start for start in starts if start.evidence is not None and start.evidence.holds]
-        sure = [start for start in found if _loss(start) < self.floor + SURE]
-        return sure[0] if sure else min(found, key=_loss, default=None)
-
-
-def _loss(start: Start) -> float:
-    return math.inf if start.evidence is None else start.evidence.loss
+        known = [(start, start.evidence) for start in starts if start.evidence is not None and start.evidence.holds]
+        highest = max((evidence.rank for _, evidence in known), default=0.0)
+        for start, evidence in known:
+            if evidence.loss < self.floor + SURE and evidence.rank >= highest - ALIKE:
+                return start
+        return min(known, key=lambda one: one[1].loss)[0] if known else None
 
 
 def simple_starts(train: Feed, learn: Feed, directions: Directions, most: int) -> SimpleStarts:
