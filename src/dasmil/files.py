@@ -204,10 +204,9 @@ def read_csv(path: Path, expected: str = "a CSV file") -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            rows = list(reader)
+            rows, width = list(reader), len(reader.fieldnames or ())
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} is not readable as CSV ({error})") from error
-    width = len(reader.fieldnames or ())
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
             raise DataError(f"{path}: row {number} does not have its {width} values: the file is cut or was edited")

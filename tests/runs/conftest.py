@@ -1,6 +1,6 @@
-"""The toy bags of the tests of training."""
+"""The toy bags of the tests of training, and what damages a run."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "train"))
+sys.path[:0] = [str(Path(__file__).parent.parent / "train"), str(Path(__file__).parent)]

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App, CycloptsError
 
@@ -86,6 +87,7 @@ def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:
 
 def main() -> None:
     """Entry point: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    sys.unraisablehook = _dropped
     try:
         if sorted(sys.argv[1:]) == ["--verbose", "--version"]:
             from dasmil.cli.version import show
@@ -115,8 +117,21 @@ def main() -> None:
     sys.exit(code)
 
 
+def _dropped(event: Any) -> None:
+    """Python drops an interrupt that falls into a finaliser: it is sent again a moment later."""
+    if not issubclass(event.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(event)
+        return
+    import signal
+    import threading
+
+    again = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    again.daemon = True
+    again.start()
+
+
 _SPACE = "free some space and run the same command again; what was finished is kept"
-_RIGHTS = "choose another path, or change who may read and write there"
+_RIGHTS = "choose another folder, or change who may read and write there"
 _PATH = "check the path, or choose another folder"
 _DISK_ADVICE = {
     errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS, errno.EROFS: _RIGHTS,

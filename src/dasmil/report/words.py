@@ -117,9 +117,10 @@ def protocol_text(run: Run) -> list[str]:
     training = run.config["training"]
     kept = "the best validation epoch" if run.summary.get("selection") == "best-val" else "the last epoch"
     bags = int(training.get("accumulate", 1))
+    rate, decay = (training.get(name, math.nan) for name in ("lr", "weight_decay"))
     sentences = [
-        f"{plural(bags, 'bag')} per step; {training.get('optimizer', 'adamw')}, learning rate {training.get('lr'):g}, "
-        f"weight decay {training.get('weight_decay'):g}, schedule {training.get('schedule', 'constant')}. "
+        f"{plural(bags, 'bag')} per step; {training.get('optimizer', 'adamw')}, learning rate {rate:g}, "
+        f"weight decay {decay:g}, schedule {training.get('schedule', 'constant')}. "
         f"The weights of {kept} are reported; nothing was chosen on test bags."
     ]
     if run.config["data"].get("protocol") == "published":

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.files import read_csv
 from dasmil.runs.schema import broken
+
+if TYPE_CHECKING:
+    from dasmil.tasks import Task
 
 Array = NDArray[np.float64]
 
@@ -39,6 +43,18 @@ class Answers:
             np.concatenate([part.outputs for part in parts]),
             [patient for part in parts for patient in part.patient_ids],
         )
+
+
+def agreeing(task: Task | None, split: str, files: Mapping[Path, Mapping[str, Answers]]) -> list[Answers]:
+    """What the seeds say about a split, if each says what the task asks, and all of the same bags."""
+    found = {path: answered[split] for path, answered in files.items() if split in answered}
+    for path, part in found.items():
+        widths = part.values.shape[1], part.outputs.shape[1]
+        if task is not None and widths != (len(task.columns), task.outputs):
+            raise broken(path, f"it has {widths[0]} true values and {widths[1]} outputs, which is not what was asked")
+        if part.bag_ids != next(iter(found.values())).bag_ids:
+            raise broken(path, f"its bags of the split {split!r} are not those of other seeds")
+    return list(found.values())
 
 
 def read_answers(path: Path) -> dict[str, Answers]:

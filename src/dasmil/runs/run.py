@@ -15,7 +15,7 @@ from dasmil.errors import DataError, InputError
 from dasmil.files import read_csv, write_json
 from dasmil.models.storage import MODEL_FILE, read_model
 from dasmil.runs import layout
-from dasmil.runs.answers import Answers, read_answers
+from dasmil.runs.answers import Answers, agreeing, read_answers
 from dasmil.runs.predictions import Predictions, read_history, read_predictions, stored_rows, write_predictions
 from dasmil.runs.records import json_file, read_config, read_record, read_summary
 from dasmil.runs.schema import FORMAT, DataRecord, DistanceRow, Origin, RunConfig, SeedStatus, Summary, broken
@@ -186,7 +186,7 @@ class Run:
     def answers(self, split: str) -> list[Answers]:
         """What every seed says about a split, where the task is no class; of folds, their bags put together."""
         if self.seeds:
-            return [seed.answered[split] for seed in self.seeds.values() if split in seed.answered]
+            return agreeing(self.task, split, {s.predictions_file: s.answered for s in self.seeds.values()})
         return [Answers.joined(parts) for parts in zip(*(fold.answers(split) for fold in self.folds))]
 
     @property

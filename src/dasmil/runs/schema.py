@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, TypeVar, cast
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from dasmil.errors import DataError
+from dasmil.errors import DataError, shown
 
 FORMAT = "dasmil-run"
 FORMAT_VERSION = 1
@@ -20,6 +20,14 @@ def _float_or_none(value: Any) -> Any:
     return value
 
 
+def _real(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"expected a number, found {shown(value, 60)}")
+    return value
+
+
+Real = Annotated[Any, AfterValidator(_real)]
+"""A number as it is, no text that reads like one."""
 Number = Annotated[Any, AfterValidator(_float_or_none)]
 """A float, or None where the value does not exist (JSON has no NaN)."""
 Values = dict[str, Number]
@@ -57,6 +65,15 @@ class Origin(_Record):
     fold: NotRequired[int]
 
 
+class TrainingRecord(_Record):
+    """The settings of training that others read."""
+
+    lr: NotRequired[Real]
+    weight_decay: NotRequired[Real]
+    accumulate: NotRequired[Real]
+    epochs: NotRequired[Real]
+
+
 class RunConfig(_Record):
     """config.json: everything that decides what a run becomes."""
 
@@ -64,7 +81,7 @@ class RunConfig(_Record):
     format_version: NotRequired[int]
     model: ModelRecord
     data: Origin
-    training: dict[str, Any]
+    training: TrainingRecord
     task: NotRequired[dict[str, Any]]
     seeds: NotRequired[list[int]]
 

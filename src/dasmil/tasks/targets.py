@@ -298,14 +298,3 @@ class TimeTarget:
 
 
 Target = ClassTarget | NumberTarget | TimeTarget
-KINDS: dict[str, type[ClassTarget] | type[NumberTarget] | type[TimeTarget]] = {
-    kind.kind: kind for kind in (ClassTarget, NumberTarget, TimeTarget)
-}
-
-
-def target_from(record: Mapping[str, Any]) -> Target:
-    """The target that ``record`` noted."""
-    values: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in record.items() if name != "kind"
-    }
-    return KINDS[record["kind"]](**values)

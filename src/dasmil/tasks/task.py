@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,6 @@ from dasmil.tasks.targets import (
     Said,
     Target,
     TimeTarget,
-    target_from,
 )
 
 if TYPE_CHECKING:
@@ -204,13 +203,6 @@ class Task:
     def record(self) -> dict[str, Any]:
         """Plain values, from which ``task_from`` makes it again."""
         return {"kind": self.kind, "targets": [target.record() for target in self.targets]}
-
-
-def task_from(record: Mapping[str, Any] | None) -> Task | None:
-    """The task that a run noted; None for classification."""
-    if not record or record["kind"] == "classification":
-        return None
-    return Task(record["kind"], tuple(target_from(target) for target in record["targets"]))
 
 
 def survival(
