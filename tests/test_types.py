@@ -42,3 +42,9 @@ def test_numpy_arrays_become_tensors_with_the_stated_types() -> None:
     assert bag.coords.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert bag.label == 1
     assert len(bag) == 3
+
+
+def test_names_that_no_table_can_hold_are_refused():
+    for names in ({"bag_id": "a\udcff"}, {"bag_id": "a", "patient_id": "p\udcff"}):
+        with pytest.raises(DataError, match="is not UTF-8 text, so no table can hold it"):
+            Bag(torch.zeros(2, 3), torch.zeros(2, 2), "um", **names)

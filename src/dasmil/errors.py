@@ -61,6 +61,15 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+def is_text(name: str) -> bool:
+    """Whether a name can be written down; that of a file may hold bytes that are no UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shown(value: object, most: int = WORD) -> str:
     """A value of somebody else's file as a message repeats it: its repr, cut where it is long."""
     if isinstance(value, str | bytes):

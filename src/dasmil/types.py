@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasmil.errors import DataError, shown
+from dasmil.errors import DataError, is_text, shown
 
 Unit = Literal["um", "px"]
 """What a coordinate counts: micrometres, or pixels of the picture at full resolution (level 0)."""
@@ -88,6 +88,9 @@ class Bag:
             object.__setattr__(self, "label", int(label))
         if self.patient_id is not None and not isinstance(self.patient_id, str):
             raise self._error(f"patient_id is {shown(self.patient_id)}, expected text or None")
+        for name in filter(None, (self.bag_id, self.patient_id)):
+            if not is_text(name):
+                raise self._error(f"{shown(name)} is not UTF-8 text, so no table can hold it: give another name")
         object.__setattr__(self, "targets", self._numbers())
 
     def _numbers(self) -> dict[str, float | None]:

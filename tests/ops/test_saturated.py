@@ -71,23 +71,44 @@ def test_weights_of_large_logits_sum_to_one_in_the_backward_pass_too(problem):
     assert abs(float(weights.sum()) / 50 - 1) < 1e-5
 
 
-def size_of_terms(case):
-    """What the gradient of each query is the sum of, in absolute values: p (|dz| |v|, and its mean) |k + b^K|."""
+def sizes_of_terms(case):
+    """What each gradient is the sum of, in absolute values: p (|dz| |v|, and its mean) times what moves a logit."""
     t = {name: tensor.detach() for name, tensor in case.tensors.items()}
-    delta = torch.cdist(case.coords, case.coords).unsqueeze(-3)
-    phi = ((delta - t["theta"][..., None, None]) * t["beta"][..., None, None]).unsqueeze(-1)
+    far = torch.cdist(case.coords, case.coords).unsqueeze(-3) - t["theta"][..., None, None]
+    phi = (far * t["beta"][..., None, None]).unsqueeze(-1)
 
-    def between(name, sign):
-        u, v = t[name][..., 0, None, None, :], t[name][..., 1, None, None, :]
-        return phi * u + (1 - phi) * v if sign else (phi * u).abs() + ((1 - phi) * v).abs()
+    def rows(name):
+        return t[name][..., 0, None, None, :], t[name][..., 1, None, None, :]
 
-    key = t["key"].unsqueeze(-3)
-    logits = (t["query"].unsqueeze(-2) * (key + between("key_embed", True))).sum(-1)
-    logits = 0.4 * (logits + (key * between("query_embed", True)).sum(-1))
-    weights = logits.softmax(-1)
-    told = (case.d_out.abs().unsqueeze(-2) * (t["value"].abs().unsqueeze(-3) + between("value_embed", False))).sum(-1)
-    parts = weights * (told + (weights * told).sum(-1, keepdim=True))
-    return 0.4 * (parts.unsqueeze(-1) * (key.abs() + between("key_embed", False))).sum(-2)
+    def between(name):
+        u, v = rows(name)
+        return phi * u + (1 - phi) * v
+
+    def parts(name):
+        u, v = rows(name)
+        return (phi * u).abs() + ((1 - phi) * v).abs()
+
+    def both(name):
+        u, v = rows(name)
+        return u.abs() + v.abs()
+
+    query, key, told = t["query"].unsqueeze(-2), t["key"].unsqueeze(-3), case.d_out.abs().unsqueeze(-2)
+    logits = (query * (key + between("key_embed"))).sum(-1) + (key * between("query_embed")).sum(-1)
+    weights = (0.4 * logits).softmax(-1)
+    each = (told * (t["value"].abs().unsqueeze(-3) + parts("value_embed"))).sum(-1)
+    moved = weights * (each + (weights * each).sum(-1, keepdim=True))
+    w, query, key = 0.4 * moved.unsqueeze(-1), query.abs(), key.abs()
+    bent = 0.4 * moved * (query * both("key_embed") + key * both("query_embed")).sum(-1)
+    bent = bent + weights * (told * both("value_embed")).sum(-1)
+    sizes = {
+        "query": (w * (key + parts("key_embed"))).sum(-2),
+        "key": (w * (query + parts("query_embed"))).sum(-3),
+        "key_embed": torch.stack([(w * part * query).sum((-2, -3)) for part in (phi.abs(), (1 - phi).abs())], -2),
+        "query_embed": torch.stack([(w * part * key).sum((-2, -3)) for part in (phi.abs(), (1 - phi).abs())], -2),
+        "theta": (bent * t["beta"][..., None, None].abs()).sum((-1, -2)),
+        "beta": (bent * far.abs()).sum((-1, -2)),
+    }
+    return {name: size.sum_to_size(t[name].shape) for name, size in sizes.items()}
 
 
 @needs_kernel
@@ -98,8 +119,9 @@ def test_errors_are_a_few_roundings_of_the_terms_of_a_gradient(problem, seed, fa
     case = problem(40, lead=(2,), phi="identity", seed=seed)
     case.coords = (case.coords * far).round()
     exact, found = case.run("reference"), case.run("native", torch.float32)
-    roundings = (found["query"] - exact["query"]).abs().max() / (2**-24 * size_of_terms(case).max())
-    assert roundings < 4
+    for name, size in sizes_of_terms(case).items():
+        roundings = (found[name] - exact[name]).abs().max() / (2**-24 * size.max())
+        assert roundings < 4, name
 
 
 @pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")

@@ -116,5 +116,5 @@ def test_predictions_must_answer_what_was_asked(whole: dict[str, Path], tmp_path
     config = json.loads((run / "config.json").read_text())
     config["training"]["lr"] = "1e-3"
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"training\.lr: .*expected a number, found '1e-3'"):
+    with pytest.raises(DataError, match=r"lr: .*expected a number, found '1e-3'"):
         Run.read(run)

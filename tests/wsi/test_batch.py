@@ -289,3 +289,14 @@ def test_force_makes_all_again(folder, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is a file, expected a folder"):
         extract([folder / "slides"], tmp_path / "file", CONFIG)
+
+
+def test_slides_whose_name_is_no_text_or_a_circle_of_links(tmp_path):
+    odd = tmp_path / "\udcff.svs"
+    odd.write_bytes(b"x")
+    with pytest.raises(InputError, match="is not UTF-8 text, so no table or page can hold it: rename it"):
+        find_slides([odd])
+    odd.unlink()
+    circle = tmp_path / "s.svs"
+    circle.symlink_to(circle)
+    assert find_slides([circle]) == [circle]

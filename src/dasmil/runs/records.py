@@ -8,7 +8,7 @@ from typing import Any
 
 from dasmil.errors import DataError
 from dasmil.runs import layout
-from dasmil.runs.schema import FORMAT, Record, RunConfig, Summary, broken, checked
+from dasmil.runs.schema import FORMAT, Record, RunConfig, Summary, TrainingRecord, broken, checked
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -20,6 +20,7 @@ def read_config(folder: Path) -> RunConfig:
             raise broken(file, f"it has no section {section!r} that says what was run")
     if config.get("format") != FORMAT:
         raise DataError(f"{file} does not describe a run of dasmil train")
+    checked(TrainingRecord, config["training"], file)
     return checked(RunConfig, config, file)
 
 

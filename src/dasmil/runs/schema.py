@@ -81,7 +81,7 @@ class RunConfig(_Record):
     format_version: NotRequired[int]
     model: ModelRecord
     data: Origin
-    training: TrainingRecord
+    training: dict[str, Any]
     task: NotRequired[dict[str, Any]]
     seeds: NotRequired[list[int]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from dasmil.data.labels import plain_slide
 from dasmil.data.match import shortened
 from dasmil.data.scale import read_scales
 from dasmil.engine import EngineOptions, Progress
-from dasmil.errors import DataError, InputError, named
+from dasmil.errors import DataError, InputError, is_text, named
 from dasmil.files import replacing
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
@@ -92,10 +93,12 @@ def find_slides(inputs: Sequence[str | Path]) -> list[Path]:
             if not matches:
                 raise InputError(f"no slide {item}: expected a file, a folder or a pattern such as 'slides/*.svs'")
         for match in matches:
-            found.setdefault(match.resolve(), match)
+            found.setdefault(Path(os.path.realpath(match)), match)  # of links in a circle: as it is
     slides = list(found.values())
     names: dict[str, Path] = {}
     for slide in slides:
+        if not is_text(slide.name):
+            raise InputError(f"the name of {slide} is not UTF-8 text, so no table or page can hold it: rename it")
         other = names.setdefault(slide_name(slide), slide)
         if other is not slide:
             raise InputError(
