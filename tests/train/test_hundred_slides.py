@@ -11,6 +11,7 @@ from dasmil.stats import auroc
 from dasmil.train.factory import ON_ALL
 from dasmil.train.feed import Feed
 from dasmil.train.held_out import Judge, chance_of
+from dasmil.train.starts import Evidence, SimpleStarts, Start
 from tests.baselines.rare_pairs import many_near, rare_pairs
 from tests.baselines.shares import shares
 
@@ -126,6 +127,22 @@ def test_a_start_counts_the_instances_that_have_a_type_near_them(first):
     # Of all instances the second type's own, too, then have one near: each is a sixtieth.
     assert steps == pytest.approx([5 / 60, 5 / 60], abs=0.03) if first is not None else min(steps) > 0.05
     assert [row["midpoint"] for row in model.learned_distances()] == [pytest.approx(100.0)]
+
+
+def test_a_rule_that_counts_leads_only_where_it_is_clearly_better():
+    """Where two instances decide it holds as well, but is read less sharply."""
+
+    def leading(**losses):
+        starts = {
+            kind: Start(kind, evidence=Evidence(np.full(40, loss), 1 - loss / 4, 0.0)) for kind, loss in losses.items()
+        }
+        return SimpleStarts(starts, {}).leader(set(losses)).kind
+
+    assert leading(mean=0.9, near=0.5, within=0.4) == "near"
+    assert leading(mean=0.9, near=0.29, within=0.15) == "near"
+    assert leading(mean=0.9, near=0.9, within=0.4) == "within"
+    assert leading(mean=0.7, share=0.6) == "share"
+    assert leading(mean=0.22, share=0.2) == "mean"  # both hold clearly, and order the bags alike
 
 
 def test_a_label_by_how_many_lie_near_is_found():

@@ -27,6 +27,7 @@ MEAN_STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 STILL = 1e-4
 """Means of whitened features that vary less than this differ by rounding."""
 SURE = 0.3  # a rule with a lower loss, as a share of a constant guess, holds clearly
+COUNTING = 0.2  # by so much has the loss of a rule that counts to be lower than that of others
 ALIKE = 0.01  # AUROCs or C-indices that differ by less do not tell rules apart
 
 
@@ -132,15 +133,18 @@ class SimpleStarts:
         """Of these kinds the start with the lowest loss that beats blind guesses.
 
         Where several are sure and order the bags alike, the simplest: their losses then only tell how steep a
-        regression on so few bags may be.
+        regression on so few bags may be. A rule that counts has to be clearly better than the others: where two
+        instances decide, it holds as well, but a mean over all of them tells their types apart less sharply.
         """
         starts = [start for kind, start in self.on_all.items() if kind in able]
-        known = [(start, start.evidence) for start in starts if start.evidence is not None and start.evidence.holds]
-        highest = max((evidence.rank for _, evidence in known), default=0.0)
-        for start, evidence in known:
-            if evidence.loss < self.floor + SURE and evidence.rank >= highest - ALIKE:
+        known = {start: start.evidence for start in starts if start.evidence is not None and start.evidence.holds}
+        margin = {"within": COUNTING * (1 - self.floor)}
+        losses = {start: evidence.loss + margin.get(start.kind, 0.0) for start, evidence in known.items()}
+        highest = max((evidence.rank for evidence in known.values()), default=0.0)
+        for start, evidence in known.items():
+            if losses[start] < self.floor + SURE and evidence.rank >= highest - ALIKE:
                 return start
-        return min(known, key=lambda one: one[1].loss)[0] if known else None
+        return min(losses, key=losses.__getitem__, default=None)
 
 
 def simple_starts(train: Feed, learn: Feed, directions: Directions, most: int) -> SimpleStarts:
