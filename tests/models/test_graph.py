@@ -5,7 +5,41 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dasmil.nn.graph import link_loss
+import dasmil.nn.distance_sum
+import dasmil.nn.graph
+from dasmil.nn.graph import DistanceEdges, GATLayer, GCNLayer, link_loss
+from dasmil.ops.das_attention.reference import pair_distances
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+@pytest.mark.parametrize("pairs", [1 << 24, 5 * 57])
+def test_layers_are_those_of_the_dense_matrix(kind: str, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output and every gradient, in one block of rows and in blocks of five; padding and sections among them."""
+    monkeypatch.setattr(dasmil.nn.graph, "ROWS", pairs)
+    monkeypatch.setattr(dasmil.nn.distance_sum, "ROWS", pairs)
+    torch.manual_seed(0)
+    x = torch.randn(2, 57, 6, dtype=torch.float64, requires_grad=True)
+    coords, section = torch.rand(2, 57, 2, dtype=torch.float64) * 900, torch.randint(0, 2, (2, 57))
+    real = torch.ones(2, 57, dtype=torch.bool)
+    real[1, 40:] = False
+    together = real.unsqueeze(-1) & real.unsqueeze(-2) & (section.unsqueeze(-1) == section.unsqueeze(-2))
+    layer = (GCNLayer(6, 4) if kind == "gcn" else GATLayer(6, 4)).double()
+    h = layer.lin(x)
+    if kind == "gcn":
+        edges = pair_distances(coords) / 500 * together + torch.eye(57)
+        root = edges.sum(-1, keepdim=True).rsqrt()
+        dense = root * (edges @ (root * h)) + layer.bias
+    else:
+        scores = (h @ layer.att_src).unsqueeze(-2) + (h @ layer.att_dst).unsqueeze(-1)
+        scores = torch.nn.functional.leaky_relu(scores, 0.2).masked_fill(~real.unsqueeze(-2), float("-inf"))
+        dense = scores.softmax(-1) @ h + layer.bias
+    found = layer(x, real, DistanceEdges(coords, real, section, 500.0))
+    torch.testing.assert_close(found, dense, rtol=1e-12, atol=1e-12)
+    weight, inputs = torch.randn_like(dense), [x, *layer.parameters()]
+    for a, b in zip(
+        torch.autograd.grad((found * weight).sum(), inputs), torch.autograd.grad((dense * weight).sum(), inputs)
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("clusters", [1, 4])

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 
 MODELS = (
     "das-mil", "sa", "disc-rel-sa", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "ilra-mil", "sm-abmil", "patch-gcn",
-    "camil", "psa-mil", "wikg", "rrt-mil", "long-mil", "transformer-mil", "stamp-vit",
+    "camil", "psa-mil", "wikg", "rrt-mil", "long-mil", "transformer-mil", "stamp-vit", "gcn", "gat", "sa-alibi",
+    "sa-rope", "transmil",
 )  # fmt: skip
 FEATURES, FIELD_UM, SCALE_UM = 768, 20_000.0, 500.0
 MAX_EXTRA_MIB = 1536.0

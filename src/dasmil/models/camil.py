@@ -16,6 +16,7 @@ from dasmil.models.options import Count, Size
 from dasmil.nn import Linear
 from dasmil.nn.attention import join
 from dasmil.nn.neighbours import nearest
+from dasmil.nn.nystrom import by_heads, pseudo_inverse
 from dasmil.nn.recompute import part_again
 
 Fusion = Literal["paper", "program"]
@@ -43,9 +44,8 @@ class NystromLayer(nn.Module):
         q, k, v = (p.unflatten(-1, (self.heads, -1)).transpose(0, 1) for p in self.qkv(padded).chunk(3, -1))
         q = q / math.sqrt(q.shape[-1])
         ql, kl = (p.unflatten(1, (self.landmarks, -1)).mean(2) for p in (q, k))
-        inverse = _pseudo_inverse((ql @ kl.mT).softmax(-1))
-        heads = [part_again(_nystrom, q[h], k[h], v[h], ql[h], kl[h], inverse[h]) for h in range(self.heads)]
-        return self.out(join(torch.stack(heads) + self._across_heads(v)))[-n:]
+        inverse = pseudo_inverse((ql @ kl.mT).softmax(-1), ITERATIONS)
+        return self.out(join(by_heads(q, k, v, ql, kl, inverse) + self._across_heads(v)))[-n:]
 
     def _across_heads(self, v: Tensor) -> Tensor:
         """Channels of a head in as many groups as heads, along the index of the head, as in the published program."""
@@ -53,20 +53,6 @@ class NystromLayer(nn.Module):
         weight = self.mix.permute(2, 1, 0).unsqueeze(-1)
         found = F.conv2d(picture, weight, padding=(KERNEL // 2, 0), groups=self.heads)
         return found.squeeze(0).permute(1, 2, 0)
-
-
-def _nystrom(q: Tensor, k: Tensor, v: Tensor, ql: Tensor, kl: Tensor, inverse: Tensor) -> Tensor:
-    return (q @ kl.mT).softmax(-1) @ (inverse @ ((ql @ k.mT).softmax(-1) @ v))
-
-
-def _pseudo_inverse(a: Tensor) -> Tensor:
-    """Of a [heads, m, m], by iteration from a start that all heads share."""
-    one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    z = a.mT / (a.sum(-1).amax() * a.sum(-2).amax())
-    for _ in range(ITERATIONS):
-        y = a @ z
-        z = z @ (13 * one - y @ (15 * one - y @ (7 * one - y))) / 4
-    return z
 
 
 @torch.no_grad()

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Pooling, Size
 from dasmil.nn import check_pooling, pool
-from dasmil.nn.graph import GATLayer, GCNLayer, distance_edges, real_instances
+from dasmil.nn.graph import DistanceEdges, GATLayer, GCNLayer, real_instances
 
 
 class GraphAggregator(nn.Module):
-    """layer, ReLU, layer, ReLU, pooling: z [..., n, f] -> [..., hidden]; with an n x n matrix in memory.
+    """layer, ReLU, layer, ReLU, pooling: z [..., n, f] -> [..., hidden].
 
     distance_scale: None for edges that all weigh 1; a length for edges that weigh distance / distance_scale. Self-loops
     weigh 1 in either case.
@@ -27,7 +27,7 @@ class GraphAggregator(nn.Module):
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         real = real_instances(z, mask)
         scale = self.distance_scale
-        edges = None if scale is None else distance_edges(coords.to(z.dtype), real, section, scale)
+        edges = None if scale is None else DistanceEdges(coords.to(z.dtype), real, section, scale)
         for layer in self.layers:
             z = layer(z, real, edges).relu()
         return Aggregated(pool(z, mask, self.pooling))

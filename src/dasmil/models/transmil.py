@@ -14,7 +14,7 @@ from dasmil.models.options import Probability, Range
 from dasmil.nn import Linear
 from dasmil.nn.draws import Dropout, drawing_alone
 from dasmil.nn.linear import per_run
-from dasmil.nn.nystrom import LayerNorm, depthwise, short_nystrom
+from dasmil.nn.nystrom import LayerNorm, depthwise, long_nystrom, short_nystrom
 
 Features = Annotated[int, Range(16, 65_536)]
 """Eight heads share them, and half of them are the landmarks."""
@@ -39,7 +39,7 @@ class TransLayer(nn.Module):
         x_norm = self.norm(x)
         if x.shape[-2] <= self.attention.num_landmarks:  # small bags: the same result without the padding
             return x + short_nystrom(self.attention, x_norm)
-        return x + self.attention(x_norm.unsqueeze(0)).squeeze(0)
+        return x + long_nystrom(self.attention, x_norm)
 
 
 class PPEG(nn.Module):

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS = 1 << 22
-"""Distances that are held at a time."""
+ROWS = 1 << 24
+"""Distances that are held at a time. Blocks of less than 32 MiB would not go back to the system one by one: small
+tensors between them leave holes that the next block does not fit into, and memory grows to that of all pairs."""
 
 
 class _DistanceSum(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Graph layers on the fully connected graph of a bag."""
+"""Graph layers on the fully connected graph of a bag, whose matrix of pairs is never kept whole."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dasmil.nn.distance_sum import ROWS, distance_sum
 from dasmil.nn.linear import Linear, per_run
-from dasmil.ops.das_attention.reference import pair_distances
+from dasmil.nn.recompute import part_again
 
 
 def real_instances(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -17,12 +18,19 @@ def real_instances(x: Tensor, mask: Tensor | None) -> Tensor:
     return torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device) if mask is None else mask
 
 
-def distance_edges(coords: Tensor, real: Tensor, section: Tensor | None, distance_scale: float) -> Tensor:
-    """Edges [..., n, n] that weigh distance / distance_scale; 1 to oneself, 0 to padding and across sections."""
-    edges = pair_distances(coords) / distance_scale * (real.unsqueeze(-1) & real.unsqueeze(-2))
-    if section is not None:
-        edges = edges * (section.unsqueeze(-1) == section.unsqueeze(-2))
-    return edges + torch.eye(coords.shape[-2], dtype=coords.dtype, device=coords.device)
+class DistanceEdges:
+    """Edges of all pairs that weigh distance / distance_scale; 1 to oneself, 0 to padding and across sections."""
+
+    def __init__(self, coords: Tensor, real: Tensor, section: Tensor | None, distance_scale: float) -> None:
+        self.coords, self.section, self.scale = coords, section, distance_scale
+        self.real = real.unsqueeze(-1)
+        self.degree = self.times(torch.ones_like(self.real, dtype=coords.dtype))
+        """[..., n, 1], at least 1: every instance is its own neighbour."""
+
+    def times(self, x: Tensor) -> Tensor:
+        """sum_j A_ij x_j of x [..., n, f], without the matrix A."""
+        others = distance_sum((x * self.real).unsqueeze(-3), self.coords, self.section).squeeze(-3)
+        return others / self.scale * self.real + x
 
 
 class GATLayer(nn.Module):
@@ -38,11 +46,17 @@ class GATLayer(nn.Module):
         for vector in (self.att_src, self.att_dst):
             nn.init.uniform_(vector, -math.sqrt(6 / (1 + out_features)), math.sqrt(6 / (1 + out_features)))
 
-    def forward(self, x: Tensor, real: Tensor, edges: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor, edges: DistanceEdges | None) -> Tensor:
         h, batch = self.lin(x), x.shape[:-2]
         source, target = ((h @ per_run(v, 1, batch).unsqueeze(-1)) for v in (self.att_src, self.att_dst))
-        e = F.leaky_relu(source.mT + target, 0.2).masked_fill(~real.unsqueeze(-2), float("-inf"))
-        return e.softmax(-1) @ h + per_run(self.bias, 1, batch).unsqueeze(-2)
+        parts = [part_again(_attended, rows, source, h, real) for rows in target.split(max(1, ROWS // x.shape[-2]), -2)]
+        return torch.cat(parts, -2) + per_run(self.bias, 1, batch).unsqueeze(-2)
+
+
+def _attended(target: Tensor, source: Tensor, h: Tensor, real: Tensor) -> Tensor:
+    """What rows with these targets [..., rows, 1] gather from all instances."""
+    e = F.leaky_relu(source.mT + target, 0.2).masked_fill(~real.unsqueeze(-2), float("-inf"))
+    return e.softmax(-1) @ h
 
 
 class GCNLayer(nn.Module):
@@ -54,10 +68,10 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.lin.weight)
 
-    def forward(self, x: Tensor, real: Tensor, edges: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor, edges: DistanceEdges | None) -> Tensor:
         assert edges is not None
-        root = edges.sum(-1, keepdim=True).rsqrt()  # at least 1: every instance is its own neighbour
-        return root * (edges @ (root * self.lin(x))) + per_run(self.bias, 1, x.shape[:-2]).unsqueeze(-2)
+        root = edges.degree.rsqrt()
+        return root * edges.times(root * self.lin(x)) + per_run(self.bias, 1, x.shape[:-2]).unsqueeze(-2)
 
 
 class SAGELayer(nn.Module):

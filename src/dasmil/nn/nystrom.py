@@ -1,4 +1,4 @@
-"""Nystrom attention on sequences no longer than its number of landmarks, without the padding."""
+"""Nystrom attention: sequences no longer than the number of landmarks without the padding, longer ones head by head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from nystrom_attention import NystromAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dasmil.nn.distance_sum import ROWS
 from dasmil.nn.linear import Linear, per_run
+from dasmil.nn.recompute import part_again
 
 
 class LayerNorm(nn.LayerNorm):
@@ -80,6 +82,39 @@ def short_nystrom(attention: NystromAttention, x: Tensor) -> Tensor:
         out = out + depthwise(attention.res_conv, value)
     linear, dropout = attention.to_out
     return dropout(_linear(linear, out.transpose(-3, -2).flatten(-2)))
+
+
+def long_nystrom(attention: NystromAttention, x: Tensor) -> Tensor:
+    """What ``attention(x)`` gives for one bag x [n, d], n > m landmarks, without keeping matrices of n x m numbers."""
+    n, landmarks = len(x), attention.num_landmarks
+    padded = F.pad(x, (0, 0, -n % landmarks, 0))
+    q, k, v = (p.unflatten(-1, (attention.heads, -1)).transpose(0, 1) for p in attention.to_qkv(padded).chunk(3, -1))
+    q = q * attention.scale
+    ql, kl = (p.unflatten(1, (landmarks, -1)).mean(2) for p in (q, k))
+    out = by_heads(q, k, v, ql, kl, pseudo_inverse((ql @ kl.mT).softmax(-1), attention.pinv_iterations))
+    if attention.residual:
+        out = out + attention.res_conv(v.unsqueeze(0)).squeeze(0)
+    return attention.to_out(out.transpose(0, 1).flatten(1))[-n:]
+
+
+def by_heads(q: Tensor, k: Tensor, v: Tensor, ql: Tensor, kl: Tensor, inverse: Tensor) -> Tensor:
+    """softmax(q kl^T) inverse (softmax(ql k^T) v) of each head [heads, n, d], a few heads at a time."""
+    few = max(1, ROWS // (q.shape[-2] * ql.shape[-2]))
+    return torch.cat([part_again(_heads, *parts) for parts in zip(*(x.split(few) for x in (q, k, v, ql, kl, inverse)))])
+
+
+def _heads(q: Tensor, k: Tensor, v: Tensor, ql: Tensor, kl: Tensor, inverse: Tensor) -> Tensor:
+    return (q @ kl.mT).softmax(-1) @ (inverse @ ((ql @ k.mT).softmax(-1) @ v))
+
+
+def pseudo_inverse(a: Tensor, iterations: int) -> Tensor:
+    """Of a [heads, m, m], by iteration from a start that all heads share."""
+    one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    z = a.mT / (a.sum(-1).amax() * a.sum(-2).amax())
+    for _ in range(iterations):
+        y = a @ z
+        z = z @ (13 * one - y @ (15 * one - y @ (7 * one - y))) / 4
+    return z
 
 
 def _linear(layer: nn.Module, x: Tensor) -> Tensor:
