@@ -79,6 +79,43 @@ def score(name: str) -> Score:
     return SCORES[name]
 
 
+@dataclass(frozen=True)
+class Meaning:
+    """What an output of a model says, as accounts of it are told.
+
+    what: the quantity that contributions sum to, within a sentence; raises, lowers: what parts above and below zero do;
+    unit: of the quantity; scale, shift: an output x stands for shift + scale x in that unit; probability: what the
+    logistic function of the output is called, where it is one.
+    """
+
+    what: str = "the logit"
+    raises: str = "for the class"
+    lowers: str = "against the class"
+    unit: str = ""
+    scale: float = 1.0
+    shift: float = 0.0
+    probability: str = ""
+
+    @property
+    def quantity(self) -> str:
+        """With its unit: "contacts (cells)"."""
+        return f"{self.what} ({self.unit})" if self.unit else self.what
+
+    def score(self, name: str) -> Score:
+        """The words for one score of an account of this output."""
+        known = score(name)
+        if self == A_CLASS:
+            return known
+        title = known.title.replace("the logit", self.quantity).replace("Support for the class", f"What {self.raises}")
+        hint = known.hint.replace("speak for the class", "add to it")
+        hint += f"; orange {self.raises}, blue {self.lowers}" if known.signed else ""
+        return Score(known.name, title, hint, known.signed)
+
+
+A_CLASS = Meaning()
+"""Of classification: the logit of a class."""
+
+
 def model_title(model: str) -> str:
     """The name of a model as a reader knows it."""
     return {"das-mil": "DAS-MIL", "sa": "Self-attention"}.get(model, model)

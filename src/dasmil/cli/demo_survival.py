@@ -151,7 +151,7 @@ def explain_one(out: Path) -> tuple[Path, Any]:
     page, bag, explanation = answer.write(out / "explanation")[0], answer.bag, answer.explanation
     figure = map_figure(
         layout_of(bag), explanation.contributions.double().numpy(), "contribution",
-        mark=both_ways(explanation.pairs)[:3], width=420,
+        mark=both_ways(explanation.pairs)[:3], width=420, meaning=answer.meaning,
     )  # fmt: skip
     caption = (
         f"{bag.bag_id}, the test slide at the highest risk: colour is the part of the log-risk (Cox) that each tile "

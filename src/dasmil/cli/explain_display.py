@@ -23,10 +23,12 @@ def show_explanation(
     files: Sequence[Path],
     origin: str = "",
     caveat: str = "",
+    of: str = "",
 ) -> None:
     """The sum, what came from distance, the pairs (or, where none decided, sums over many), and the files last.
 
-    origin: which model of the run explains, and what the bag was to it; caveat: what the run has not shown.
+    origin: which model of the run explains, and what the bag was to it; caveat: what the run has not shown;
+    of: what is explained, where it is no class.
     """
     from rich.console import Console
 
@@ -40,8 +42,9 @@ def show_explanation(
         console.print(origin)
     if caveat:
         console.print(f"Caveat of the run: {caveat}", soft_wrap=True)
+    what = of[0].upper() + of[1:] if of else f"Logit of class {class_name(explanation.target, classes)}"
     console.print(
-        f"Logit of class {class_name(explanation.target, classes)} {explanation.logit:+.4f} = {explanation.bias:+.4f} "
+        f"{what} {explanation.logit:+.4f} = {explanation.bias:+.4f} "
         f"{total:+.4f} from instances (rest {explanation.residual:+.1e})"
     )
     if explanation.distance_share:

@@ -55,7 +55,8 @@ def one_bag(
     if json:
         print(json_module.dumps(found.as_json() | {"files": [str(file) for file in files]}, indent=2))
         return 0
-    show_explanation(bag, found.model.name, found.explanation, found.classes, files, found.origin, found.caveat)
+    of = found.meaning.quantity if found.model.outputs else ""
+    show_explanation(bag, found.model.name, found.explanation, found.classes, files, found.origin, found.caveat, of)
     return 0
 
 

@@ -11,6 +11,8 @@ from cyclopts import App, Parameter
 from dasmil.cli.cohort_arguments import CohortArguments
 
 if TYPE_CHECKING:
+    from dasmil.data.cohort import Cohort
+    from dasmil.data.showing import Showing
     from dasmil.train.plan import Measurement, Plan
 
 app = App(name="plan", help="Predict memory and time of training on a cohort.")
@@ -68,7 +70,6 @@ def plan(
     """
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display
-    from dasmil.data.showing import Showing, showing_text, what_shows
     from dasmil.errors import InputError
     from dasmil.study.settings import gather_settings
     from dasmil.train.job import Given, Outline, prepare
@@ -85,7 +86,7 @@ def plan(
     chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
     radius, neighbours = chosen.options.get("radius"), None
     shows: list[Showing] = []
-    told = ""
+    told, task = "", None
     if sizes:
         shape: tuple[int, ...] = (in_features,)
         neighbours = None if radius is None else math.pi * (radius / spacing_um) ** 2
@@ -99,11 +100,11 @@ def plan(
 
             neighbours = neighbours_within(loaded, radius)
             spacing_um = radius * (math.pi / neighbours) ** 0.5
-        shows = what_shows(loaded.patients, loaded.labels, loaded.splits, loaded.classes)
-        told = showing_text(shows, loaded.classes)
+        task, (shows, told) = loaded.task, _told(loaded)
     else:
         raise InputError("nothing to plan: give --bags FOLDER, or --sizes with numbers of instances")
-    outline, given = Outline(len(sizes), shape, "um"), Given(chosen.preset, chosen.options, chosen.training)
+    outline = Outline(len(sizes), shape, "um", task=None if task is None else task.record())
+    given = Given(chosen.preset, chosen.options, chosen.training)
     job = prepare(model, outline, given)
     with Display(quiet=json) as display:
         found = make_plan(
@@ -126,6 +127,16 @@ def plan(
         print(f"within the radius   {neighbours:,.0f} instances, of {radius:,g} um around one")
     _print(found, answer.get("check"), told)
     return 0
+
+
+def _told(cohort: Cohort) -> tuple[list[Showing], str]:
+    """What the cohort's test bags can show of classes; of another task, what is asked."""
+    from dasmil.data.showing import showing_text, what_shows
+
+    if cohort.task is not None:
+        return [], f"{cohort.task.text}."
+    shows = what_shows(cohort.patients, cohort.labels, cohort.splits, cohort.classes)
+    return shows, showing_text(shows, cohort.classes)
 
 
 def _instances(shape: tuple[int, ...]) -> str:

@@ -320,6 +320,14 @@ def origin_of(model_file: Path) -> Origin:
     return read_config(folder)["data"]
 
 
+def task_of(model_file: Path) -> Task | None:
+    """What the run asks of bags that a model file lies in, with what training bags said; None for classes."""
+    folder = model_file.resolve().parent.parent
+    if not layout.is_begun(folder) or json_file(folder, layout.CONFIG).get("format") != FORMAT:
+        return None
+    return task_from(read_config(folder).get("task"))
+
+
 def seed_of(model_file: Path) -> Seed | None:
     """The seed of a run that a model file belongs to; None where no predictions lie beside it."""
     number = model_file.parent.name.rpartition("-")[2]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from dasmil.errors import InputError
 from dasmil.runs import layout
-from dasmil.runs.run import Run, Seed, origin_of, seed_of
+from dasmil.runs.run import Run, Seed, origin_of, seed_of, task_of
 from dasmil.runs.schema import Origin
+from dasmil.tasks import Task
 from dasmil.vocabulary import speaker_text
 
 
@@ -32,6 +33,11 @@ class Speaker:
     def origin(self) -> Origin:
         """Where the bags of its run come from; empty for a lone file."""
         return origin_of(self.model_file)
+
+    @cached_property
+    def task(self) -> Task | None:
+        """What its run asks of bags, where it is no class; None for a lone file."""
+        return task_of(self.model_file)
 
     @property
     def kept(self) -> Path | None:

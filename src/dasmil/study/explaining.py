@@ -9,6 +9,7 @@ from typing import Any
 from dasmil.attribution import explain
 from dasmil.attribution.export import summary
 from dasmil.attribution.ground import Ground
+from dasmil.attribution.units import in_unit
 from dasmil.errors import InputError, unknown_name
 from dasmil.models import read_model
 from dasmil.models.base import MILModel
@@ -18,8 +19,8 @@ from dasmil.study.ground import ground_of
 from dasmil.study.lookup import find_bag
 from dasmil.study.notes import Note, silent
 from dasmil.study.spec import BagSpec
-from dasmil.tasks import task_from
 from dasmil.types import Bag, Explanation
+from dasmil.vocabulary import A_CLASS, Meaning
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,12 @@ class BagAnswer:
     ground: Ground | None
     caveat: str
     doubtful: bool
+    meaning: Meaning = A_CLASS
+    """What the explained output says; a number is explained in its unit."""
 
     @property
     def classes(self) -> list[str]:
-        task = task_from(self.speaker.origin.get("task"))
+        task = self.speaker.task
         if task is not None:
             return task.output_names(self.model.n_logits)
         return [str(name) for name in self.speaker.origin.get("classes") or ()]
@@ -52,6 +55,7 @@ class BagAnswer:
         whose = {
             "fold": self.speaker.fold, "seed": None if seed is None else seed.number,
             "set": self.speaker.sets.get(self.bag.bag_id), "caveat": self.caveat or None,
+            "of": self.meaning.quantity,
         }  # fmt: skip
         return summary(self.explanation) | whose
 
@@ -64,7 +68,8 @@ class BagAnswer:
         joined = {} if slides is None else {"slides": slides}  # sections are in this order
         return write_bundle(
             folder, self.model, self.bag, self.explanation, score=score, ground=self.ground, classes=self.classes,
-            origin=self.origin, caveat=self.caveat, doubtful=self.doubtful, extra={"run": self.run.name, **joined},
+            origin=self.origin, caveat=self.caveat, doubtful=self.doubtful, meaning=self.meaning,
+            extra={"run": self.run.name, **joined},
         )  # fmt: skip
 
 
@@ -97,10 +102,12 @@ def explain_bag(
 def answer(run: Path, bag: Bag, speaker: Speaker, ground: Ground | None, **options: Any) -> BagAnswer:
     """What this model of the run says about a bag; options: those of ``dasmil.explain``."""
     model = read_model(speaker.model_file)
-    judged = verdict_of(run)
+    judged, task = verdict_of(run), speaker.task
+    explanation = explain(model, bag, **options)
+    meaning = A_CLASS if task is None else task.meaning(explanation.target)
     return BagAnswer(
-        run, bag, speaker, model, explain(model, bag, **options), ground,
-        (judged.caveat or "") if judged else "", judged is not None and not judged.told,
+        run, bag, speaker, model, in_unit(explanation, meaning), ground,
+        (judged.caveat or "") if judged else "", judged is not None and not judged.told, meaning,
     )  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from dasmil.errors import InputError, unknown_name
 from dasmil.models import read_model
-from dasmil.runs import Origin, Predictions, Run, Speaker, speakers, verdict
+from dasmil.runs import Answers, Origin, Predictions, Run, Speaker, speakers, task_verdict, verdict
 from dasmil.study.ground import open_ground
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import run_loader, unlabelled_bags
 from dasmil.study.spec import BagSpec
 from dasmil.types import Bag
 from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
+from dasmil.vocabulary import A_CLASS
 
 FindPicture = Callable[[Bag], Picture | None]
 
@@ -29,10 +30,6 @@ def run_shelf(
 ) -> Shelf:
     """The bags that a run has scored, with all its models and those of other runs to compare with."""
     stored = Run.read(run)
-    if stored.task is not None:
-        raise InputError(
-            f"{run} is a run of {stored.task.kind}, and the viewer shows runs of classes: use dasmil explain RUN BAG"
-        )
     found = speakers(run)
     files = {s.model_file for s in speakers(run, _first_seed(found) if seed is None else seed)}
     chosen = [k for k, speaker in enumerate(found) if speaker.model_file in files]
@@ -42,8 +39,13 @@ def run_shelf(
     classes = stored.origin.get("classes")
     return Shelf(
         f"{stored.model} on {data}", f"{run.name}, {who}", [*_voices(found), *_other_voices(others)], entries,
-        tuple(map(str, classes)) if classes else None, verdict(stored).caveat or "",
+        tuple(map(str, classes)) if classes else None, _caveat(stored),
     )  # fmt: skip
+
+
+def _caveat(stored: Run) -> str:
+    judged = verdict(stored) if stored.task is None else task_verdict(stored)
+    return judged.caveat or ""
 
 
 def _first_seed(found: Sequence[Speaker]) -> int:
@@ -51,7 +53,26 @@ def _first_seed(found: Sequence[Speaker]) -> int:
 
 
 def _voices(found: Sequence[Speaker], prefix: str = "") -> list[Voice]:
-    return [Voice(prefix + s.title, lambda s=s: read_model(s.model_file), s.kept) for s in found]
+    """A voice for every model; where the target is no class, for every output of it."""
+    voices = []
+    for speaker in found:
+        for output in _outputs(speaker):
+            task = speaker.task
+            meaning = A_CLASS if task is None or output is None else task.meaning(output)
+            title = f"{prefix}{speaker.title}" + (f": {meaning.what}" if meaning != A_CLASS else "")
+            target = 1 if task is not None and task.outputs == 1 else output
+            voices.append(Voice(title, lambda s=speaker: read_model(s.model_file), speaker.kept, target, meaning))
+    return voices
+
+
+def _outputs(speaker: Speaker) -> list[int | None]:
+    """What can be explained of a model: of classes the one that it tells, else every output."""
+    return [None] if speaker.task is None else list(range(speaker.task.outputs))
+
+
+def _first_voice(found: Sequence[Speaker], number: int) -> int:
+    """Which voice is the first of a model."""
+    return sum(len(_outputs(speaker)) for speaker in found[:number])
 
 
 def _other_voices(others: Sequence[Path]) -> list[Voice]:
@@ -68,7 +89,7 @@ def _entries(
 ) -> list[Entry]:
     """A line for every bag of these sets; of a cross-validation each bag once, by the fold that held it out."""
     folds = found[chosen[0]].fold is not None
-    scored = [(k, _decided(stored, found[k])) for k in chosen if found[k].seed is not None]
+    scored = [(k, _scored(stored, found[k])) for k in chosen if found[k].seed is not None]
     known = sorted({name for _, sets in scored for name in sets}, key=lambda s: (not s.startswith("test"), s))
     for name in split or ():
         if name not in known:
@@ -83,9 +104,11 @@ def _entries(
     return list(entries.values())
 
 
-def _decided(stored: Run, speaker: Speaker) -> dict[str, Predictions]:
-    """What a seed has scored, with the class at the threshold of its run."""
+def _scored(stored: Run, speaker: Speaker) -> dict[str, Predictions] | dict[str, Answers]:
+    """What a seed has scored; classes at the threshold of its run."""
     assert speaker.seed is not None
+    if stored.task is not None:
+        return speaker.seed.answered
     part = stored.parts[speaker.fold or 0]
     place = list(part.seeds).index(speaker.seed.number)
     return {name: part.decided(name)[place] for name in speaker.seed.scored}
@@ -102,6 +125,8 @@ def _scored_entries(
     if name not in sets:
         return []
     rows = sets[name]
+    if isinstance(rows, Answers):
+        return _answered_entries(found, voice, name, rows, load, find_picture)
     best = rows.probabilities.max(1) if rows.probabilities.ndim > 1 else rows.probabilities
     return [
         Entry(
@@ -114,10 +139,49 @@ def _scored_entries(
             split=name,
             patient=rows.patient_ids[i],
             voice=voice,
-            sets={k: used for k, other in enumerate(found) if (used := other.sets.get(bag_id)) is not None},
+            sets=_sets(found, bag_id),
         )
         for i, bag_id in enumerate(rows.bag_ids)
     ]
+
+
+def _answered_entries(
+    found: Sequence[Speaker],
+    speaker: int,
+    name: str,
+    rows: Answers,
+    load: Callable[[str, str], Bag],
+    find_picture: FindPicture,
+) -> list[Entry]:
+    """Bags of a run whose target is no class: what is known of them in words, and the first thing that is said."""
+    task = found[speaker].task
+    assert task is not None
+    said = task.answers(rows.outputs)
+    first = said if said.ndim == 1 else said[:, 0]
+    return [
+        Entry(
+            bag_id=bag_id,
+            load=lambda bag_id=bag_id: load(name, bag_id),
+            picture=find_picture,
+            truth=task.known_text(rows.values[i]),
+            probability=float(first[i]),
+            split=name,
+            patient=rows.patient_ids[i],
+            voice=_first_voice(found, speaker),
+            sets=_sets(found, bag_id),
+        )
+        for i, bag_id in enumerate(rows.bag_ids)
+    ]
+
+
+def _sets(found: Sequence[Speaker], bag_id: str) -> dict[int, str]:
+    """What a bag was to every voice."""
+    return {
+        _first_voice(found, number) + k: used
+        for number, speaker in enumerate(found)
+        if (used := speaker.sets.get(bag_id)) is not None
+        for k in range(len(_outputs(speaker)))
+    }
 
 
 def folder_shelf(
@@ -133,13 +197,14 @@ def folder_shelf(
     """Bags that a model or a run has not scored; data: what the run notes about its own, which they are read alike."""
     found = speakers(path)
     files = [s.model_file for s in found]
-    voice = 0 if seed is None else files.index(speakers(path, seed)[0].model_file)
+    number = 0 if seed is None else files.index(speakers(path, seed)[0].model_file)
+    voice = _first_voice(found, number)
     cohort = unlabelled_bags(BagSpec(bags=bags, **given), data, note)
     entries = [
         Entry(bag.bag_id, lambda k=k: cohort[k], find_picture, patient=bag.patient_id, voice=voice)
         for k, bag in enumerate(cohort.entries)
     ]
-    classes = found[voice].origin.get("classes")
+    classes = found[number].origin.get("classes")
     name = path.name if data is None else Run.read(path).model
     return Shelf(
         f"{name} on {bags.name}", str(bags), [*_voices(found), *_other_voices(others)], entries,

@@ -16,6 +16,7 @@ from dasmil.stats.concordance import auroc_at, harrell, uno
 from dasmil.stats.follow_up import FollowUp
 from dasmil.stats.numeric import NUMERIC_METRICS, numeric_scores
 from dasmil.stats.ranking import auroc, divide
+from dasmil.vocabulary import Meaning
 
 Array = NDArray[np.float64]
 Said = Mapping[str, Array]
@@ -113,6 +114,16 @@ class ClassTarget:
             "balanced_accuracy": np.mean(hits, axis=0),
         }
 
+    def known_text(self, values: Array) -> str:
+        return f"{self.name} {self.classes[int(values[0])]}" if np.isfinite(values[0]) else ""
+
+    def meaning(self, output: int) -> Meaning:
+        called = self.classes[1 if self.outputs == 1 else output]
+        sure = f"{self.name} = {called}" if self.outputs == 1 else ""
+        return Meaning(
+            f"the logit of {self.name} = {called}", f"speaks for {called}", f"speaks against {called}", probability=sure
+        )
+
     def record(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "classes": list(self.classes)}
 
@@ -179,6 +190,17 @@ class NumberTarget:
         if not known.any():
             return dict.fromkeys(NUMERIC_METRICS, np.full(len(weights), np.nan))
         return numeric_scores(values[known, 0], said[self.name][known], weights[:, known])
+
+    def known_text(self, values: Array) -> str:
+        return f"{self.name} {values[0]:g} {self.unit}".strip() if np.isfinite(values[0]) else ""
+
+    def meaning(self, output: int) -> Meaning:
+        """The number in its own unit."""
+        assert self.mean is not None
+        assert self.sd is not None
+        return Meaning(
+            self.name, f"raises {self.name}", f"lowers {self.name}", self.unit, scale=self.sd, shift=self.mean
+        )
 
     def record(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self)}
@@ -285,6 +307,19 @@ class TimeTarget:
             found["brier"] = integrated(brier_at(follow, own, grid, weights, reference=known), grid)
             found["brier_km"] = integrated(kaplan_meier_brier(follow, grid, weights, reference=known), grid)
         return found
+
+    def known_text(self, values: Array) -> str:
+        if not np.isfinite(values).all():
+            return ""
+        return f"{values[0]:.4g}{'' if values[1] == 1 else '+'} {self.unit}".strip()
+
+    def meaning(self, output: int) -> Meaning:
+        if self.method == "cox":
+            return Meaning("the log-risk", "raises the risk", "lowers the risk")
+        begin, end = (0.0, *self.edges)[output], self.edges[output]
+        when = f"from {begin:.4g} to {end:.4g}" + (f" {self.unit}" if self.unit else "")
+        sure = f"the event {when}, for those who come so far"
+        return Meaning(f"the logit of the hazard {when}", "raises the risk", "lowers the risk", probability=sure)
 
     def survival_at(self, said: Said, times: Array) -> Array:
         """Survival at any time [n, times] from that at the ends of bins; within a bin the hazard is even."""

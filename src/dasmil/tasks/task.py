@@ -24,6 +24,7 @@ from dasmil.tasks.targets import (
 
 if TYPE_CHECKING:
     from dasmil.types import Bag
+    from dasmil.vocabulary import Meaning
 
 Array = NDArray[np.float64]
 Kind = Literal["survival", "regression", "multilabel"]
@@ -194,6 +195,18 @@ class Task:
         if outputs == 1:
             return [f"less {target.name}", f"more {target.name}"]
         return [f"{t.name}{f' {k}' if t.outputs > 1 else ''}" for t in self.targets for k in range(t.outputs)]
+
+    def known_text(self, values: Array) -> str | None:
+        """What is known of one bag, from its values [columns], in a few words; None where nothing is."""
+        found = [text for target, own, _ in self.parts() if (text := target.known_text(values[own]))]
+        return ", ".join(found) or None
+
+    def meaning(self, output: int) -> Meaning:
+        """What one output says, for accounts of it; of a single one number 1 is meant, too."""
+        for target, _, out in self.parts():
+            if out.start <= output < out.stop or self.outputs == 1:
+                return target.meaning(0 if self.outputs == 1 else output - out.start)
+        raise unknown_name("output", str(output), [str(k) for k in range(self.outputs)])
 
     def answers(self, outputs: Array) -> Array:
         """The first thing that each target says, [n] for one target, else [n, targets]: risk, probability, number."""

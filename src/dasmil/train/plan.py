@@ -16,6 +16,7 @@ from scipy.optimize import nnls
 
 from dasmil.data.memory import available_memory
 from dasmil.errors import DasmilError, InputError
+from dasmil.tasks import ClassTarget, Task, TimeTarget, task_from
 from dasmil.train.competition import most_starts
 from dasmil.train.job import Job
 
@@ -273,7 +274,7 @@ def _probe(request: dict[str, Any]) -> Measurement:
     bags = _random_bags(job, request["n"], request["spacing"])
     held = peak_memory()
     tries = [train(bags) for _ in range(2)]
-    seconds = min(used for used, _ in tries) / PROBE_BAGS
+    seconds = min(used for used, _ in tries) / len(bags)
     return Measurement(request["n"], seconds, max(cores for _, cores in tries), base, max(0, peak_memory() - held))
 
 
@@ -283,7 +284,8 @@ def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:
 
     from dasmil.types import Bag
 
-    generator = torch.Generator().manual_seed(n)
+    generator, task = torch.Generator().manual_seed(n), task_from(job.outline.task)
+    classes = max((len(t.classes) for t in task.targets if isinstance(t, ClassTarget)), default=2) if task else 2
     return [
         Bag(
             torch.randn(n, *job.outline.feature_shape, generator=generator),
@@ -291,9 +293,21 @@ def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:
             job.outline.unit,
             f"probe-{i}",
             label=i % 2,
+            targets={} if task is None else _random_targets(task, i),
         )
-        for i in range(PROBE_BAGS)
+        for i in range(max(PROBE_BAGS, classes))
     ]
+
+
+def _random_targets(task: Task, number: int) -> dict[str, float | None]:
+    """Values that a bag may have: every class, an event at a time of its own, a number."""
+    values: dict[str, float | None] = {}
+    for target in task.targets:
+        if isinstance(target, TimeTarget):
+            values |= {target.time: 1.0 + number, target.event: 1.0}
+        else:
+            values[target.name] = float(number % len(target.classes) if isinstance(target, ClassTarget) else number)
+    return values
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from dasmil.attribution.verdict import pair_verdict
 from dasmil.errors import DasmilError
 from dasmil.report.style import OVER_PICTURE, palette, tints
 from dasmil.viewer.clusters import CLUSTERS
+from dasmil.viewer.explained import BagAccount
 from dasmil.viewer.shelf import Entry, OpenBag, Picture, Shelf
-from dasmil.vocabulary import SCORES, speaker_text
+from dasmil.vocabulary import A_CLASS, SCORES, speaker_text
 
 TILE = 256  # px, of the deep-zoom pyramid
 GROUND = 1600  # px, longer side of the plain ground for bags without a picture
@@ -30,7 +31,7 @@ def bag_list(shelf: Shelf) -> dict:
             "index": index,
             "id": entry.bag_id,
             "label": entry.label,
-            "label_name": shelf.class_name(entry.label),
+            "label_name": entry.truth or shelf.class_name(entry.label),
             "prediction": entry.prediction,
             "prediction_name": shelf.class_name(entry.prediction),
             "probability": entry.probability,
@@ -150,14 +151,15 @@ def account(shelf: Shelf, index: int, voice: int | None) -> dict:
         "logit": explanation.logit,
         "probability": explained.probability,
         "target_name": shelf.class_name(explanation.target),
+        "said": _said(explained),
         "method": explanation.method,
         "distance_share": explanation.distance_share,
         "origin": origin(shelf, shelf.entry(index), voice),
         "scores": [
             {
                 "name": name,
-                "title": SCORES[name].title,
-                "hint": SCORES[name].hint,
+                "title": explained.meaning.score(name).title,
+                "hint": explained.meaning.score(name).hint,
                 **_scale(name, explanation.scores[name].double().cpu().numpy()),
             }
             for name in SCORES
@@ -188,6 +190,17 @@ def account(shelf: Shelf, index: int, voice: int | None) -> dict:
         ],
         "warnings": [explained.warning] if explained.warning else [],
     }
+
+
+def _said(explained: BagAccount) -> list[tuple[str, str]] | None:
+    """What the explained output says, where it is no class: names and values."""
+    meaning, explanation = explained.meaning, explained.explanation
+    if meaning == A_CLASS:
+        return None
+    sure = explained.probability
+    found = [] if sure is None else [(f"Probability of {meaning.probability}", f"{sure:.3f}")]
+    value = f"{explanation.logit:+.3f}" if meaning.scale == 1.0 else f"{explanation.logit:,.4g} {meaning.unit}".strip()
+    return [*found, (meaning.what[0].upper() + meaning.what[1:], value)]
 
 
 def _scale(name: str, values: np.ndarray) -> dict[str, Any]:
@@ -226,7 +239,7 @@ def instance(shelf: Shelf, index: int, voice: int | None, number: int) -> dict:
         "section": names.section_of(number),
         "x": x,
         "y": y,
-        "scores": {SCORES[name].title: float(values[number]) for name, values in scores.items()},
+        "scores": {explained.meaning.score(name).title: float(values[number]) for name, values in scores.items()},
         "partners": [_partner(p, names) for p in partners],
         "watchers": None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +12,33 @@ from dasmil.attribution.account import Account, check_fit
 from dasmil.attribution.deciding import Partner, Sides
 from dasmil.attribution.kept import KeptAccount, account_key, read_account, write_account
 from dasmil.attribution.layers import Stack
+from dasmil.attribution.units import in_unit
 from dasmil.errors import StorageError
 from dasmil.models.base import MILModel
 from dasmil.stats import probabilities
 from dasmil.types import Bag, Explanation
+from dasmil.vocabulary import A_CLASS, Meaning
 
 KEPT_FROM = 2000  # instances; smaller bags are explained at once
 SHOWN_PARTNERS = 20
 
 
 class BagAccount:
-    """The account of one bag by one model; folder: where accounts of large bags are kept, or None."""
+    """The account of one bag by one model; folder: where accounts of large bags are kept, or None.
 
-    def __init__(self, model: MILModel, bag: Bag, folder: Path | None = None) -> None:
+    target: the output that is explained (None: the class that is told); meaning: what it says, and in which unit.
+    """
+
+    def __init__(
+        self,
+        model: MILModel,
+        bag: Bag,
+        folder: Path | None = None,
+        target: int | None = None,
+        meaning: Meaning = A_CLASS,
+    ) -> None:
         check_fit(model, bag)
-        self.model, self.bag = model, bag
+        self.model, self.bag, self.target, self.meaning = model, bag, target, meaning
         self._folder = folder if len(bag) >= KEPT_FROM else None
         self._lock = threading.Lock()
         self._explaining = threading.Lock()
@@ -56,7 +69,8 @@ class BagAccount:
             if self._explanation is None:
                 path = None
                 if self._folder is not None:
-                    path = self._folder / f"{account_key(self.model, self.bag)}.safetensors"
+                    which = "" if self.target is None else f"-{self.target}"
+                    path = self._folder / f"{account_key(self.model, self.bag)}{which}.safetensors"
                 found = None if path is None else read_account(path)
                 if found is None:
                     self._compute(path)
@@ -64,13 +78,13 @@ class BagAccount:
                     with self._lock:  # an instance may have been asked for already
                         self._found = found
                         self._restore()
-                    self._explanation, self._logits = found.explanation, found.logits
+                    self._explanation, self._logits = in_unit(found.explanation, self.meaning), found.logits
             assert self._explanation is not None
             return self._explanation
 
     def _compute(self, path: Path | None) -> None:
         account = self.account
-        explanation = account.explain()
+        explanation = account.explain(target=self.target)
         logits = account.logits()
         self._logits = np.atleast_1d(logits.detach().double().cpu().numpy()).tolist()
         if path is not None:
@@ -78,12 +92,14 @@ class BagAccount:
                 write_account(path, explanation, logits, account.deciding)
             except StorageError as error:  # the view is as good without; it is only computed again next time
                 self.warning = f"This account could not be kept for the next time: {error}"
-        self._explanation = explanation
+        self._explanation = in_unit(explanation, self.meaning)
 
     @property
-    def probability(self) -> float:
-        """Of the class whose logit is explained: among all classes of the model."""
+    def probability(self) -> float | None:
+        """Of the class whose logit is explained, among all classes of the model; None of a risk or a number."""
         explanation, classes = self.explanation, self.model.n_classes
+        if self.model.outputs:
+            return float(probabilities(np.array(explanation.logit), 2)) if self.meaning.probability else None
         if classes == 2:
             return float(probabilities(np.array(explanation.logit), classes))
         return float(probabilities(np.array(self._logits), classes)[explanation.target])
@@ -100,10 +116,18 @@ class BagAccount:
 
     def partners(self, instance: int) -> list[Partner]:
         """What an instance attends to; nothing for models without attention between instances."""
-        return self.account.partners(instance, top=SHOWN_PARTNERS) if self.has_pairs else []
+        found = self.account.partners(instance, top=SHOWN_PARTNERS) if self.has_pairs else []
+        return [self._told(partner) for partner in found]
+
+    def _told(self, partner: Partner) -> Partner:
+        """The same in the unit of what is explained."""
+        found = partner.contribution
+        return partner if found is None else replace(partner, contribution=self.meaning.scale * found)
 
     def watchers(self, instance: int) -> tuple[list[Partner], Sides] | None:
         """Which deciding rows look at an instance; None before the account is there, and for models without pairs."""
         if self._explanation is None or not self.has_pairs or self.account.deciding is None:
             return None
-        return self.account.watchers(instance, top=SHOWN_PARTNERS), self.account.sides(instance)
+        scale, sides = self.meaning.scale, self.account.sides(instance)
+        told = replace(sides, looks=scale * sides.looks, looked_at=scale * sides.looked_at)
+        return [self._told(partner) for partner in self.account.watchers(instance, top=SHOWN_PARTNERS)], told

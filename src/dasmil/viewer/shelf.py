@@ -22,6 +22,7 @@ from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation
 from dasmil.viewer.clusters import cluster
 from dasmil.viewer.explained import BagAccount
+from dasmil.vocabulary import A_CLASS, Meaning
 
 CACHED_BAGS = 4
 SMALL_PICTURE = 2048  # px, longer side
@@ -57,12 +58,15 @@ class Picture:
 class Voice:
     """One trained model that can explain bags; title: which one ("seed 0", "fold 2, seed 1").
 
-    kept: the folder in which accounts of large bags are kept, or None.
+    kept: the folder in which accounts of large bags are kept, or None; target: which output it explains (None: the
+    class it tells), meaning: what that output says.
     """
 
     title: str
     load: Callable[[], MILModel]
     kept: Path | None = None
+    target: int | None = None
+    meaning: Meaning = A_CLASS
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class Entry:
     """One bag of the list; `load` reads it, `picture` finds its picture (None: a plain ground).
 
     voice: the number of the model that explains it first; sets: what the bag was to each model (train, test, ...).
+    Where the target is no class, truth is what is known of the bag, and probability is what the model says of it: a
+    risk, a number.
     """
 
     bag_id: str
@@ -83,6 +89,7 @@ class Entry:
     warning: str | None = None
     voice: int = 0
     sets: Mapping[int, str] = field(default_factory=dict)
+    truth: str | None = None
 
 
 class OpenBag:
@@ -185,7 +192,9 @@ class Shelf:
         model = self.model_of(chosen)
         with self._lock:
             if chosen not in opened.accounts:
-                opened.accounts[chosen] = BagAccount(model, opened.bag, self.voices[chosen].kept)
+                opened.accounts[chosen] = BagAccount(
+                    model, opened.bag, self.voices[chosen].kept, self.voices[chosen].target, self.voices[chosen].meaning
+                )
             return opened.accounts[chosen]
 
     def explanation(self, index: int, voice: int | None = None) -> Explanation:

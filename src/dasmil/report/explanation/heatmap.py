@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -28,8 +29,10 @@ from dasmil.report.style import (
     tints,
 )
 from dasmil.types import Pair
+from dasmil.vocabulary import A_CLASS, Meaning
 from dasmil.vocabulary import score as words
 
+LABEL_WIDTH = 45  # characters beside a colour bar
 PLAIN = 238  # grey of the ground where there is no picture
 
 
@@ -95,8 +98,12 @@ def map_figure(
     *,
     mark: Sequence[Pair] = (),
     width: float = 480,
+    meaning: Meaning = A_CLASS,
 ) -> Figure:
-    """A map with scale bar and colour bar; mark: pairs to join, strongest first, with their distances."""
+    """A map with scale bar and colour bar; mark: pairs to join, strongest first, with their distances.
+
+    meaning: what the output says whose parts are drawn.
+    """
     scale = colour_scale(name, values)
     left, top, w, h = layout.field
     unit = UNIT_SYMBOL[layout.unit]
@@ -127,7 +134,9 @@ def map_figure(
             pad=0.02,
         )
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
-        bar.set_label("\n".join(filter(None, [words(name).label, scale.note])))
+        sides = f"{meaning.lowers} - {meaning.raises}" if scale.signed and meaning != A_CLASS else ""
+        label = textwrap.fill(meaning.score(name).label, LABEL_WIDTH)
+        bar.set_label("\n".join(filter(None, [label, sides, scale.note])))
         bar.ax.tick_params(color=FAINT)
     return figure
 
@@ -157,6 +166,7 @@ def tiles_figure(
     count: int = 8,
     side_px: int = 96,
     called: Callable[[int], str] = str,
+    meaning: Meaning = A_CLASS,
 ) -> Figure:
     """The instances with the highest and the lowest score as pictures, each with what it is called and its score."""
     order = np.argsort(-values, kind="stable")
@@ -167,7 +177,9 @@ def tiles_figure(
         parts = figure.subfigures(2, 1, squeeze=False)
         assert isinstance(parts, np.ndarray)
         for part, (title, chosen) in zip(parts.flat, rows, strict=True):
-            part.suptitle(f"{title} {words(name).label}", x=0.01, ha="left", fontsize=FONT - 1, fontweight="bold")
+            part.suptitle(
+                f"{title} {meaning.score(name).label}", x=0.01, ha="left", fontsize=FONT - 1, fontweight="bold"
+            )
             for axis, index in zip(part.subplots(1, count, squeeze=False)[0], chosen, strict=True):
                 x, y = layout.centres[index] - layout.side / 2
                 axis.imshow(ground.tile(float(x), float(y), layout.side, side_px))

@@ -22,7 +22,7 @@ from dasmil.report.phi import Truth, phi_figure, phis
 from dasmil.report.style import css_variables, to_svg
 from dasmil.report.words import class_name
 from dasmil.types import Bag, Explanation, PairSum
-from dasmil.vocabulary import SCORES, UNIT_SYMBOL
+from dasmil.vocabulary import A_CLASS, SCORES, UNIT_SYMBOL, Meaning
 from dasmil.vocabulary import score as words
 
 SHOWN_PAIRS, SHOWN_INSTANCES, SHOWN_SUMS = 15, 10, 8
@@ -47,6 +47,7 @@ def write_page(
     origin: str = "",
     caveat: str = "",
     doubtful: bool = False,
+    meaning: Meaning = A_CLASS,
     files: Sequence[str] = (),
     extra: dict[str, object] | None = None,
 ) -> None:
@@ -54,25 +55,25 @@ def write_page(
 
     lines: whether pairs are joined on the map; pictured: whether there is a slide under it; classes: their names;
     origin: which model of a run explains, and what the bag was to it; caveat: what its run has not shown;
-    doubtful: it is not told from chance;
+    doubtful: it is not told from chance; meaning: what the explained output says;
     extra: more of the folded configuration.
     """
     loader = PackageLoader("dasmil.report.explanation", ".")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     columns, pairs = _pairs(bag, explanation)
     verdict = pair_verdict(explanation)
-    instance_columns, instances = _instances(bag, explanation, score)
+    instance_columns, instances = _instances(bag, explanation, score, meaning)
     text = environment.get_template("page.html").render(
         bag_id=bag.bag_id,
         css=css_variables(),
-        sentence=_sentence(model, bag, explanation, classes),
+        sentence=_sentence(model, bag, explanation, classes, meaning),
         origin=f"Model: {origin}." if origin else "",
         caveat=caveat,
-        result=_result(model, explanation),
-        result_note=_result_note(model, explanation, classes),
+        result=_result(model, explanation, meaning),
+        result_note=_result_note(model, explanation, classes, meaning),
         sum_line=_sum_line(explanation),
-        map=to_svg(picture, f"Map of {words(score).label}"),
-        map_note=_map_note(score, lines, pictured),
+        map=to_svg(picture, f"Map of {meaning.score(score).label}"),
+        map_note=_map_note(score, lines, pictured, meaning),
         tiles=None if tiles is None else to_svg(tiles, "Instances with the highest and lowest score"),
         pair_columns=columns,
         pairs=pairs,
@@ -110,22 +111,29 @@ def _count(n: int, what: str) -> str:
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
-def _sentence(model: MILModel, bag: Bag, explanation: Explanation, classes: Sequence[str]) -> str:
-    label = "" if bag.label is None else f" Its label is {class_name(bag.label, classes)}."
+def _sentence(model: MILModel, bag: Bag, explanation: Explanation, classes: Sequence[str], meaning: Meaning) -> str:
+    label = "" if bag.label is None or model.outputs else f" Its label is {class_name(bag.label, classes)}."
+    of = f"the logit of class {class_name(explanation.target, classes)}" if not model.outputs else meaning.quantity
     return (
         f"What made the {model.name} model decide as it did on this bag of {_count(len(bag), 'instance')}: every "
-        f"number below is a part of the logit of class {class_name(explanation.target, classes)}.{label}"
+        f"number below is a part of {of}.{label}"
     )
 
 
-def _result(model: MILModel, explanation: Explanation) -> str:
+def _result(model: MILModel, explanation: Explanation, meaning: Meaning) -> str:
+    if model.outputs:
+        if meaning.probability:
+            return f"probability {float(torch.sigmoid(torch.tensor(explanation.logit))):.3f}"
+        return f"{explanation.logit:,.4g}" + (f" {meaning.unit}" if meaning.unit else "")
     if model.n_classes == 2:
         probability = float(torch.sigmoid(torch.tensor(explanation.logit)))
         return f"probability {probability:.3f}"
     return f"logit {explanation.logit:+.3f}"
 
 
-def _result_note(model: MILModel, explanation: Explanation, classes: Sequence[str]) -> str:
+def _result_note(model: MILModel, explanation: Explanation, classes: Sequence[str], meaning: Meaning) -> str:
+    if model.outputs:
+        return f"of {meaning.probability}, logit {explanation.logit:+.3f}" if meaning.probability else meaning.what
     name = class_name(explanation.target, classes)
     return f"of class {name}" + (f", logit {explanation.logit:+.3f}" if model.n_classes == 2 else "")
 
@@ -145,9 +153,12 @@ def _sum_line(explanation: Explanation) -> str:
     return line
 
 
-def _map_note(score: str, lines: bool, pictured: bool) -> str:
-    note = f"Colour: {words(score).label}"
-    note += ", blue against and orange for the class." if words(score).signed else "."
+def _map_note(score: str, lines: bool, pictured: bool, meaning: Meaning) -> str:
+    note = f"Colour: {meaning.score(score).label}"
+    if words(score).signed and meaning != A_CLASS:
+        note += f"; blue {meaning.lowers}, orange {meaning.raises}."
+    else:
+        note += ", blue against and orange for the class." if words(score).signed else "."
     if lines:
         note += " Lines join the three strongest pairs, wide for strong ones."
     return note + ("" if pictured else " No slide was given: tiles on a plain ground.")
@@ -205,12 +216,12 @@ def _pairs(bag: Bag, explanation: Explanation) -> tuple[list[tuple[str, str]], l
     return columns, rows
 
 
-def _instances(bag: Bag, explanation: Explanation, score: str) -> tuple[list[str], list[list[str]]]:
+def _instances(bag: Bag, explanation: Explanation, score: str, meaning: Meaning) -> tuple[list[str], list[list[str]]]:
     names = InstanceNames(bag)
     section = [] if bag.section is None else ["section"]
     unit, known = UNIT_SYMBOL[bag.unit], explanation.scores
     scores = {name: known[name].double().cpu().numpy() for name in SCORES if name in known}
-    columns = ["instance", *section, f"x, {unit}", f"y, {unit}", *(words(name).title for name in scores)]
+    columns = ["instance", *section, f"x, {unit}", f"y, {unit}", *(meaning.score(name).title for name in scores)]
     order = np.argsort(-np.abs(scores[score]), kind="stable")[:SHOWN_INSTANCES]
     rows = []
     for k in order.tolist():

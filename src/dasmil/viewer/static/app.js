@@ -4,7 +4,7 @@ import { readState, saveState as writeState } from "./address.js";
 import { about, fetchFloats, fetchJson } from "./api.js";
 import { drawBar, groupPalette, levels, makeScale, strongest } from "./colour.js";
 import { SecondView } from "./compare.js";
-import { count, decimals, element, length, niceLength, number, plus, short } from "./format.js";
+import { count, decimals, element, length, niceLength, number, plus, short, verdictText } from "./format.js";
 import { smoothMap } from "./heatmap.js";
 import { Overlay } from "./overlay.js";
 import { BagList, showBag, showTile } from "./panel.js";
@@ -171,7 +171,7 @@ async function showBeside() {
     get(id).style.top = `${get("controls").offsetHeight + 4}px`;
   }
   if (beside === null) return;
-  get("first-caption").textContent = `${bag.origin || state.run.voices[state.voice ?? state.entry.voice]}: probability of ${bag.target_name} ${number(bag.probability, 2)}, logit ${plus(bag.logit)}`;
+  get("first-caption").textContent = `${bag.origin || state.run.voices[state.voice ?? state.entry.voice]}: ${verdictText(bag)}`;
   get("second-caption").textContent = second.caption(state.run.voices[beside]);
 }
 

@@ -2,7 +2,7 @@
 
 import { about, fetchFloats, fetchJson } from "./api.js";
 import { levels, makeScale } from "./colour.js";
-import { number, signed } from "./format.js";
+import { verdictText } from "./format.js";
 import { Overlay } from "./overlay.js";
 
 const get = (id) => document.getElementById(id);
@@ -88,7 +88,6 @@ export class SecondView {
   }
 
   caption(title) {
-    const { probability, logit, target_name: target, origin } = this.account;
-    return `${origin || title}: probability of ${target} ${number(probability, 2)}, logit ${signed(logit, 2)}`;
+    return `${this.account.origin || title}: ${verdictText(this.account)}`;
   }
 }

@@ -38,3 +38,7 @@ export function element(name, attributes = {}, ...children) {
   node.append(...children.filter((child) => child !== null && child !== undefined));
   return node;
 }
+
+/** What a model says of a bag, in half a sentence. */
+export const verdictText = ({ said, probability, logit, target_name: target }) =>
+  said ? said.map(([name, value]) => `${name.toLowerCase()} ${value}`).join(", ") : `probability of ${target} ${number(probability, 2)}, logit ${signed(logit, 2)}`;

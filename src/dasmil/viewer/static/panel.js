@@ -68,9 +68,9 @@ export class BagList {
 }
 
 export function showBag(entry, bag) {
-  const facts = [["Label", entry.label_name ?? "unknown"], ["Instances", count(bag.n)]];
+  const facts = [[entry.label === null && entry.label_name ? "Known" : "Label", entry.label_name ?? "unknown"], ["Instances", count(bag.n)]];
   if (bag.method) {
-    facts.splice(1, 0, [`Probability of ${bag.target_name}`, percent(bag.probability)], ["Logit", signed(bag.logit)]);
+    facts.splice(1, 0, ...(bag.said ?? [[`Probability of ${bag.target_name}`, percent(bag.probability)], ["Logit", signed(bag.logit)]]));
     if (bag.distance_share) facts.push(["Share that came from distance", percent(bag.distance_share)]);
     if (bag.method !== "exact") facts.push(["Account", bag.method]);
   }
