@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.data.contact import ContactTask, contact_crops
+from dasmil.data.contact import ContactTask, contact_crops, counted_crops
 from dasmil.errors import InputError
 from dasmil.types import Bag
 
@@ -59,3 +59,28 @@ def test_seed_decides() -> None:
 def test_unknown_type() -> None:
     with pytest.raises(InputError, match="no cell type 'CD8T'; the table has A, B, other"):
         contact_crops([field(0)], ContactTask())
+
+
+def test_counted_crops_have_as_many_of_every_number_in_every_bin_of_counts():
+    task = ContactTask(first="a", second="b", radius_um=15, crop_um=60, min_cells=5)
+    crops = counted_crops(_fields_of_two_types(), task, most=2)
+    seen = Counter(crop.targets["contacts"] for crop in crops)
+    assert set(seen) == {0.0, 1.0, 2.0}
+    assert len(set(seen.values())) == 1
+    for crop in crops:
+        assert crop.instance_labels is not None
+        kinds, places = crop.instance_labels.numpy(), crop.coords.numpy()
+        apart = np.linalg.norm(places[kinds == 0][:, None] - places[kinds == 1][None], axis=-1)
+        assert crop.targets["contacts"] == (apart.min(1) < 15).sum()
+
+
+def _fields_of_two_types():
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(3):
+        kinds = rng.choice(3, 800, p=[0.15, 0.1, 0.75])
+        features = torch.from_numpy(np.eye(3)[kinds]).float()
+        places = torch.from_numpy(rng.uniform(0, 300, (800, 2))).float()
+        known = {"instance_labels": torch.from_numpy(kinds), "metadata": {"feature_names": ["a", "b", "c"]}}
+        found.append(Bag(features, places, "um", f"f{number}", **known))
+    return found
