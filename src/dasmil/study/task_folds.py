@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,16 @@ def _over_folds(runs: Sequence[Run], split: str) -> dict[str, Any]:
         "mean": {name: float(np.mean(v)) if v else math.nan for name, v in finite.items()},
         "std": {name: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for name, v in finite.items()},
         "interval": {
-            name: [math.nan, math.nan] if draws is None else interval(np.nanmean(draws[name], axis=0)) for name in names
+            name: [math.nan, math.nan] if draws is None else interval(_mean_over_folds(draws[name])) for name in names
         },
     }
+
+
+def _mean_over_folds(draws: np.ndarray) -> np.ndarray:
+    """Of [folds, draws]; a draw that no fold can score is NaN."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
+        return np.nanmean(draws, axis=0)
 
 
 def _draws(runs: Sequence[Run], parts: Sequence[Sequence[Answers]], names: Sequence[str]) -> dict[str, np.ndarray]:

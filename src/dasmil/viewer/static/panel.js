@@ -114,7 +114,7 @@ function sumTables(bag, onGo) {
 
 function pairFacts(bag, onGo) {
   if (!bag.pairs.length && !bag.verdict) return [];
-  if (bag.verdict) return [element("h3", {}, "No single pair decided"), element("p", { class: "small" }, bag.verdict), ...sumTables(bag, onGo)];
+  if (bag.verdict) return [element("h3", {}, "Pairs that decided"), element("p", { class: "small" }, bag.verdict), ...sumTables(bag, onGo)];
   const digits = decimals(Math.abs(bag.pairs[0].contribution));
   const rows = bag.pairs.map((p) => row(() => onGo.instance(p.i), `${p.i_name} – ${p.j_name}`, signed(p.contribution, digits), length(p.distance, bag.unit), number(p.phi, 2)));
   return [element("h3", {}, "Pairs that decided"), table("Pairs that decided", ["Pair", "Contribution", "Distance", "φ"], rows),
