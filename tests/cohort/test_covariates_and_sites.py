@@ -104,7 +104,7 @@ def test_doctor_tells_how_well_sites_are_known(made: Path, tmp_path: Path, capsy
     assert 0 <= found["sites"]["auroc"] <= 1
     assert found["sites"]["by_class"]["north"] == {"a": 3, "b": 2}
     assert any(line.startswith("The site can be told from mean features alone with AUROC") for line in found["cohort"])
-    with pytest.raises(InputError, match="--site-column names a column of the label table"):
+    with pytest.raises(InputError, match="--site-column names columns of a label table: give --labels too"):
         run("doctor", made / "bags", "--site-column", "site")
 
 

@@ -279,7 +279,7 @@ def test_attributes_of_other_tools_that_are_no_positive_number(tmp_path: Path) -
             read_features(clam(tmp_path, **given), Scale(mpp=1))
     bag = Bag(torch.ones(3, 2), torch.rand(3, 2), "um", "o", metadata={"tile_um": "wide"})
     write_bag(tmp_path / "o.h5", bag)
-    with pytest.raises(DataError, match="attribute 'tile_um' is 'wide', expected a positive number"):
+    with pytest.raises(DataError, match="tile_um is 'wide', expected a positive number; write the bag again"):
         probe_features(tmp_path / "o.h5")
 
 
