@@ -253,7 +253,7 @@ def _where_not(folder: Path) -> str:
             says = (
                 "distance helps" if low > 0 else "distance does harm" if high < 0 else "distance is not shown to help"
             )
-            lines.append(f"- {title}: distance {says} ({WITH} minus {WITHOUT} {gap:+.3f} [{low:+.3f}, {high:+.3f}]).")
+            lines.append(f"- {title}: {says} ({WITH} minus {WITHOUT} {gap:+.3f} [{low:+.3f}, {high:+.3f}]).")
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 

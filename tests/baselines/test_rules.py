@@ -77,10 +77,31 @@ def test_the_planted_pair_is_found_and_holds_on_other_slides():
     smallest = []
     for bag in WhitenedBags(others, directions):
         x = bag.features[:, : directions.within].numpy()
-        own = [np.flatnonzero(x @ c / (c @ c) > 0.5) for c in (best.first, best.second)]
+        own = [np.flatnonzero(x @ weights + constant > 0.5) for weights, constant in (t.reading for t in best.types)]
         a, b = (bag.coords.numpy()[i] for i in own)
         smallest.append(np.linalg.norm(a[:, None] - b[None], axis=-1).min())
     assert np.mean([(d < best.value) == bool(bag.label) for d, bag in zip(smallest, others)]) > 0.95
+
+
+def test_a_type_is_read_as_one_and_all_others_as_nothing_however_common_it_is():
+    """One-hot types of which one is six in ten: a projection on its place alone reads the others as -1.5."""
+    rng = np.random.default_rng(0)
+    shares = [0.6, 0.15, 0.2, 0.05]
+    bags = [
+        Bag(torch.eye(4)[torch.from_numpy(rng.choice(4, 80, p=shares))], 100 * torch.rand(80, 2), "um", str(number))
+        for number in range(40)
+    ]
+    scan, directions = scanned(bags)
+    singles = next(kind for kind in scan.kinds if kind.kind == "share").types[:4]  # the centres of the first k-means
+    found = {}
+    for kind, _, _ in singles:
+        weights, constant = kind.reading
+        values = directions.read(torch.eye(4))[:, : directions.within].numpy() @ weights + constant
+        own = int(values.argmax())
+        found[own] = kind.share
+        assert values[own] == pytest.approx(1.0, abs=0.01)
+        assert np.delete(values, own) == pytest.approx(0.0, abs=0.25)
+    assert [found[i] for i in range(4)] == pytest.approx(shares, abs=0.03)
 
 
 def test_folds_are_honest_about_the_best_of_many_numbers():

@@ -108,10 +108,9 @@ def test_a_start_counts_the_instances_that_have_a_type_near_them(first):
     """Whatever all features of a slide are shifted by: only how many lie near counts, of a type or of all."""
     torch.manual_seed(0)
     model = dasmil.create_model(
-        "das-mil", in_features=4, hidden=4, out_features=4, heads=2, pooling="mean", self_pair=False,
-        distance_scale=100.0,
-    )  # fmt: skip
-    assert model.begin_within(first, torch.tensor([0.0, 3.0, 0, 0]), 100.0, 60.0)
+        "das-mil", in_features=4, hidden=4, out_features=4, heads=2, pooling="mean", distance_scale=100.0
+    )
+    assert model.begin_within(first, torch.tensor([0.0, 3.0, 0, 0]), 100.0, 60.0, 1 / 6)
     model.eval().requires_grad_(False)
     model.classifier.weight[:, [1, 3]] = 0.0  # the outputs that are random still
     features, coords = torch.zeros(60, 4), 1000 * torch.arange(60)[:, None].float().expand(-1, 2).clone()
@@ -127,6 +126,28 @@ def test_a_start_counts_the_instances_that_have_a_type_near_them(first):
     # Of all instances the second type's own, too, then have one near: each is a sixtieth.
     assert steps == pytest.approx([5 / 60, 5 / 60], abs=0.03) if first is not None else min(steps) > 0.05
     assert [row["midpoint"] for row in model.learned_distances()] == [pytest.approx(100.0)]
+
+
+@pytest.mark.parametrize("crowd", [10, 30, 70])
+def test_a_start_counts_those_near_a_type_that_most_instances_are_of(crowd):
+    """Ten instances of a type, of which so many lie among a crowd of another: the crowd itself adds nothing."""
+    torch.manual_seed(0)
+    model = dasmil.create_model(
+        "das-mil", in_features=2, hidden=2, out_features=4, heads=2, pooling="mean", distance_scale=100.0
+    )
+    assert model.begin_within(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 100.0, 80.0, 0.6)
+    model.eval().requires_grad_(False)
+    model.classifier.weight[:, [1, 3]] = 0.0  # the outputs that are random still
+    features = torch.zeros(crowd + 10, 2)
+    features[:10, 0], features[10:, 1] = 1.0, 1.0
+    logits = []
+    for near in (0, 5, 10):
+        coords = torch.zeros(crowd + 10, 2)
+        coords[10:, 0] = 20 * torch.arange(crowd)  # in a row, nine neighbours within the length
+        coords[:near] = coords[10 : 10 + near] + 30
+        coords[near:10] = 5000.0
+        logits.append(float(model(features, coords).logit - model.classifier.bias))
+    assert np.array(logits) * (crowd + 10) == pytest.approx([0.0, 5.0, 10.0], abs=1.5)
 
 
 def test_a_rule_that_counts_leads_only_where_it_is_clearly_better():

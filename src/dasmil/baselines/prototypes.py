@@ -18,15 +18,20 @@ LOOKED_FROM = 2000
 FAR = 10.0  # types that do not meet in a bag count as this many times its extent apart
 
 
+def some_instances(bags: Sequence[Bag], within: int, seed: int = 0) -> NDArray[np.float32]:
+    """The first ``within`` features of up to 200 random instances of every bag."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate(
+        [bag.features[torch.from_numpy(rng.permutation(len(bag))[:INSTANCES_PER_BAG]), :within].numpy() for bag in bags]
+    )
+
+
 def find_types(bags: Sequence[Bag], count: int, within: int, seed: int = 0) -> NDArray[np.float32]:
     """Centres [count, within] of the types that instances fall into, by their first ``within`` features."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    rng = np.random.default_rng(seed)
-    some = np.concatenate(
-        [bag.features[torch.from_numpy(rng.permutation(len(bag))[:INSTANCES_PER_BAG]), :within].numpy() for bag in bags]
-    )
+    some = some_instances(bags, within, seed)
     count = min(count, len(np.unique(some, axis=0)))
     with threadpool_limits(1):  # on a busy machine threads wait for each other longer than one takes alone
         fitted = KMeans(count, n_init=2, max_iter=50, random_state=seed).fit(some)  # pyright: ignore[reportArgumentType]

@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from dasmil.baselines.prototypes import find_types, pair_distances, shares_within, type_of, type_pairs
+from dasmil.baselines.prototypes import (
+    composition,
+    find_types,
+    pair_distances,
+    shares_within,
+    some_instances,
+    type_of,
+    type_pairs,
+)
 from dasmil.baselines.question import Question
 from dasmil.baselines.whitening import Directions
 from dasmil.types import Bag
@@ -27,34 +35,47 @@ COUNTED = 2
 """Systems of types, the smallest, between which instances are counted."""
 
 RuleKind = Literal["share", "near", "within"]
-Place = NDArray[np.float32]
-EVERY: Place = np.zeros(0, np.float32)
-"""The place of a type that every instance is of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Type:
+    """A type of instances: where it lies in whitened features, ``place`` [within], and its share of all instances."""
+
+    place: NDArray[np.float32]
+    share: float
+
+    @property
+    def reading(self) -> tuple[NDArray[np.float32], float]:
+        """Weights [within] and constant of a number that is 1 at the place and 0 at the mean of all other instances.
+
+        The mean of all lies at 0, so that of the others at -share / (1 - share) of the place: far from 0 for a type
+        that is common.
+        """
+        rest = 1 - self.share
+        return rest * self.place / max(float(np.square(self.place).sum()), 1e-9), self.share
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """One or two types of instances by where they lie in whitened features [within], and where bags part.
+    """One or two types of instances, and where bags part.
 
     share: how many instances are of the type ``first``; near: how near one of ``first`` comes to one of ``second``;
-    within: how many are of ``first`` (EVERY: any) and have one of another type ``second`` within ``length``. value: the
-    share or the distance at which bags part; score: on the bags scanned (the AUROC of classes).
+    within: how many are of ``first`` (None: of any) and have one of another type ``second`` within ``length``. value:
+    the share or the distance at which bags part; score: on the bags scanned (the AUROC of classes).
     """
 
     kind: RuleKind
-    first: Place
-    second: Place
+    first: Type | None
+    second: Type | None
     value: float
     score: float
     length: float = 0.0
 
     @property
-    def types(self) -> list[Place]:
-        """The places of its one or two types; one, too, where instances of a type come near each other."""
-        places = [self.first] if self.kind == "share" or np.array_equal(self.first, self.second) else [
-            self.first, self.second
-        ]  # fmt: skip
-        return [place for place in places if len(place)]
+    def types(self) -> list[Type]:
+        """Its one or two types; one, too, where instances of a type come near each other."""
+        both = [self.first] if self.first is self.second else [self.first, self.second]
+        return [one for one in both if one is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +89,11 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Numbers of one kind: values [bags, m], and of each the places of its types and its length."""
+    """Numbers of one kind: values [bags, m], and of each its types and its length."""
 
     kind: RuleKind
     values: NDArray[np.float64]
-    places: list[tuple[Place, Place, float]]
+    types: list[tuple[Type | None, Type | None, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +104,7 @@ class Scan:
 
     def part(self, chosen: NDArray[np.int64]) -> Scan:
         """The same of some of the bags."""
-        return Scan([Columns(kind.kind, kind.values[chosen], kind.places) for kind in self.kinds])
+        return Scan([Columns(kind.kind, kind.values[chosen], kind.types) for kind in self.kinds])
 
 
 def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
@@ -92,6 +113,7 @@ def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
     own = np.zeros((stand, within), np.float32)
     own[np.arange(stand), np.arange(stand)] = directions.places
     systems = [(find_types(bags, count, within), own if count == COUNTS[0] else own[:0]) for count in COUNTS]
+    known = _types(bags, systems, directions)
     lengths = _lengths(bags)
     rows: dict[RuleKind, list[NDArray[np.float64]]] = {"share": [], "near": [], "within": []}
     for bag in bags:
@@ -103,18 +125,17 @@ def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
             shares.append((np.array([len(some) for some in members]) + 0.5) / len(bag))
             distances.append(pair_distances(bag, members))
             if number < COUNTED:
-                members[: len(centres)] = [np.flatnonzero(like > 0.5) for like in (x[:, :within] @ _reading(centres)).T]
+                members[: len(centres)] = [_like(x[:, :within], kind) for kind in known[number][: len(centres)]]
                 counts.append(shares_within(bag, members, lengths) + 0.5 / len(bag))
         rows["share"].append(np.concatenate(shares))
         rows["near"].append(np.concatenate(distances))
         rows["within"].append(np.concatenate(counts))
-    places = [list(np.concatenate(system)) for system in systems]
-    types: dict[RuleKind, list[tuple[Place, Place, float]]] = {
-        "share": [(place, EVERY, 0.0) for system in places for place in system],
-        "near": [(system[a], system[b], 0.0) for system in places for a, b in type_pairs(len(system))],
+    types: dict[RuleKind, list[tuple[Type | None, Type | None, float]]] = {
+        "share": [(one, None, 0.0) for system in known for one in system],
+        "near": [(system[a], system[b], 0.0) for system in known for a, b in type_pairs(len(system))],
         "within": [
-            (EVERY if first < 0 else system[first], system[second], float(length))
-            for system in places[:COUNTED]
+            (None if first < 0 else system[first], system[second], float(length))
+            for system in known[:COUNTED]
             for first in range(-1, len(system))
             for second in range(len(system))
             if first != second
@@ -124,12 +145,23 @@ def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
     return Scan([Columns(kind, np.array(rows[kind]), types[kind]) for kind in types])
 
 
-def _reading(centres: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What reads of every instance how much it is like each type [within, types]: 1 at its centre, 0 at the mean.
+def _types(
+    bags: Sequence[Bag], systems: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]], directions: Directions
+) -> list[list[Type]]:
+    """The types of every system, centres of k-means and then those that stand out, with their shares."""
+    some = some_instances(bags, directions.within)
+    beyond = (some[:, : len(directions.limits)] > directions.limits).mean(0)
+    return [
+        [Type(place, float(share)) for place, share in zip(centres, composition(type_of(some, centres), len(centres)))]
+        + [Type(place, float(share)) for place, share in zip(others, beyond)]
+        for centres, others in systems
+    ]
 
-    Instances that are counted are those that attention can tell so, which k-means may not know apart.
-    """
-    return (centres / np.maximum(np.square(centres).sum(1, keepdims=True), 1e-9)).T
+
+def _like(x: NDArray[np.float32], kind: Type) -> NDArray[np.int64]:
+    """The instances that are counted as of a type: those that attention can tell so, which k-means may not know."""
+    weights, constant = kind.reading
+    return np.flatnonzero(x @ weights + constant > 0.5)
 
 
 def _lengths(bags: Sequence[Bag]) -> NDArray[np.float64]:
@@ -159,7 +191,7 @@ def find_rules(scan: Scan, asked: Question, patients: Sequence[str], most: int) 
         scores = asked.scores(columns)
         rules = []
         for number in _ranked(columns, asked, scores)[:most]:
-            first, second, length = numbers.places[number]
+            first, second, length = numbers.types[number]
             small = asked.residuals if scores[number] < 0.5 else -asked.residuals
             score = float(max(scores[number], 1 - scores[number]))
             value = parting_value(numbers.values[:, number], small)

@@ -166,9 +166,10 @@ class MILModel(nn.Module):
         """
         return False
 
-    def begin_within(self, first: Tensor | None, second: Tensor, length: float, instances: float) -> bool:
+    def begin_within(self, first: Tensor | None, second: Tensor, length: float, instances: float, share: float) -> bool:
         """Start, untrained, as a measure of how many instances are like ``first`` (None: of all) and lie nearer than
-        ``length`` to one like ``second``; False where the model cannot. Instances are pooled by their mean.
+        ``length`` to one like ``second``, which is this share of all; False where the model cannot. Instances are
+        pooled by their mean.
         """
         return False
 

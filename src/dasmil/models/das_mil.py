@@ -117,9 +117,9 @@ class DASMIL(AttentionModel):
         return can and self._begin_with_first_output()
 
     @torch.no_grad()
-    def begin_within(self, first: Tensor | None, second: Tensor, length: float, instances: float) -> bool:
+    def begin_within(self, first: Tensor | None, second: Tensor, length: float, instances: float, share: float) -> bool:
         layer = self._only_layer()
-        if layer is None or not begin_within(layer, first, second, length / self.distance_scale, instances):
+        if layer is None or not begin_within(layer, first, second, length / self.distance_scale, instances, share):
             return False
         self._begin_with_first_output()
         assert isinstance(self.classifier, Linear)

@@ -13,6 +13,7 @@ QUIET = 0.1
 """What is left of random weights beside a start that means something."""
 NEAR_LOGIT = 2.0
 FAR_LOGIT = 8.0
+CROWD_LOGIT = 2.0  # by so much may the odds of a type in a bag be above those in all of them
 CLEAR_LOGIT = 1.3
 SMALLEST_GAIN = 2.0
 """Of a start from two types; stronger attention takes noise for the types where they overlap."""
@@ -49,15 +50,18 @@ def begin_near(layer: DistanceAwareAttention, first: Tensor, second: Tensor, the
 
 @torch.no_grad()
 def begin_within(
-    layer: DistanceAwareAttention, first: Tensor | None, second: Tensor, theta: float, instances: float
+    layer: DistanceAwareAttention, first: Tensor | None, second: Tensor, theta: float, instances: float, share: float
 ) -> bool:
     """Start so that the first output of instances like ``first`` (None: of all) is about 1 where one like
-    ``second`` is nearer than theta; that of others is the mean of s_b, which is also the first output of the
-    second head. The mean over instances of the difference is then a share, whatever the shift of a slide.
+    ``second`` is nearer than theta; that of others is the mean of s_b over instances unlike second, which is also the
+    first output of the second head. The mean over instances of the difference is then a share, whatever the shift of a
+    slide, and however many there are like second.
 
     With s_a, s_b as in ``begin_near`` the first head has e_ij = s_b(j) (G s_a(i) + h), where h makes those like
     second be looked at less than others, and far ones not at all, unless G s_a(i) lifts the near ones a little
-    above log(instances). Without first, h alone does. False without b^Q, a learned sigmoid or a second head.
+    above log(instances). Without first, h alone does. share: of all instances those like second; where they are many,
+    not even all of them together may draw a look that is not for them. False without b^Q, a learned sigmoid or a
+    second head.
     """
     if layer.phi != "sigmoid" or layer.query_embed is None or layer.heads < 2:
         return False
@@ -66,8 +70,10 @@ def begin_within(
     assert isinstance(layer.query_embed, Tensor)
     _quieten(layer)
     lifted = max(math.log(instances), SMALLEST_GAIN) + CLEAR_LOGIT
-    near = lifted if first is None else -NEAR_LOGIT
-    gain = math.sqrt((lifted + NEAR_LOGIT) / layer.scale)
+    crowd = max(0.0, math.log(max(share, 1e-9) / max(1 - share, 1e-9)) + CROWD_LOGIT)
+    away, far = NEAR_LOGIT + crowd, FAR_LOGIT + 2 * crowd
+    near = lifted if first is None else -away
+    gain = math.sqrt((lifted + away) / layer.scale)
     b = second / second.square().sum()
     layer.query.weight.zero_()
     if first is not None:
@@ -75,7 +81,9 @@ def begin_within(
     layer.key.weight[0] = gain * b
     layer.value.weight[0] = layer.value.weight[layer.outputs_per_head] = b
     layer.query_embed[:2] = 0.0
-    layer.query_embed[0, :, 0] = torch.tensor([near - FAR_LOGIT, near]) / (layer.scale * gain)
+    layer.query_embed[0, :, 0] = torch.tensor([near - far, near]) / (layer.scale * gain)
+    layer.key.weight[layer.hidden] = gain * b
+    layer.query_embed[1, :, 0] = -far / (layer.scale * gain)
     layer.theta[0], layer.beta[0] = theta, KNOWN_STEEPNESS / theta
     _blind(layer, 1)
     return True

@@ -87,7 +87,7 @@ def _begins(job: Job, directions: Directions) -> set[str]:
         "mean": model("mean").begin_mean(some),
         "share": model("share").begin_share(some, 0.1),
         "near": model("near").begin_near(some, 2 * some, 1.0, 10.0),
-        "within": model("within").begin_within(some, 2 * some, 1.0, 10.0),
+        "within": model("within").begin_within(some, 2 * some, 1.0, 10.0, 0.1),
     }
     begun = [Start(kind) for kind, able in can.items() if able]
     return {start.kind for start in begun if job.shaped_by_rule or _competes(start, job)}

@@ -80,27 +80,31 @@ class Factory:
             torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]) >> 1)
             model = create_model(self.name, **with_start(self.name, self.options, self.lengths, start.number))
         if self.directions is not None:
-            model.encoder.directions.copy_(self._seen(start))  # pyright: ignore
+            seen, zero = self._seen(start)
+            model.encoder.directions.copy_(seen)  # pyright: ignore
+            model.encoder.mean.copy_(zero)  # pyright: ignore
         elif self.scaled:
             fit_to_features(model, feed.facts.feature_square)
         self._begin_constant(model)
         begin(model, start, feed, torch.zeros(1) if self.constant is None else self.constant)
         return model
 
-    def _seen(self, start: Start) -> Tensor:
-        """What a model reads of the directions [k, k]: of a rule only its types, which leaves little to learn by heart.
+    def _seen(self, start: Start) -> tuple[Tensor, Tensor]:
+        """What a model reads of the directions [k, k], and where that is 0 [k].
 
-        A type at c is read as x.c / |c|^2: 1 for instances like it, about 0 for others.
+        Of a rule only its types, which leaves little to learn by heart: 1 for instances like one of them, about 0 for
+        all others.
         """
         assert self.directions is not None
-        seen = torch.eye(len(self.directions))
+        seen, constants = torch.eye(len(self.directions)), torch.zeros(len(self.directions))
         if start.rule is not None:
             seen.zero_()
-            for column, place in enumerate(start.rule.types):
-                seen[: len(place), column] = torch.from_numpy(place / np.square(place).sum())
+            for column, kind in enumerate(start.rule.types):
+                weights, constants[column] = kind.reading
+                seen[: len(weights), column] = torch.from_numpy(weights)
         elif len(self.starts) > 1 and not start.reads_between:
             seen[self.directions.within :] = 0.0
-        return seen
+        return seen, -_reaching(constants, seen)
 
     @torch.no_grad()
     def _begin_constant(self, model: MILModel) -> None:
@@ -115,9 +119,16 @@ class Factory:
         if self.directions is None:
             return model
         state = model.state_dict()
-        state["encoder.mean"] = self.directions.mean.to(state["encoder.mean"])
-        state["encoder.directions"] = self.directions.axes.to(state["encoder.directions"]) @ state["encoder.directions"]
+        seen, zero = state["encoder.directions"], state["encoder.mean"]
+        read = self.directions.axes.to(seen) @ seen
+        state["encoder.mean"] = self.directions.mean.to(zero) + _reaching(zero @ seen, read)
+        state["encoder.directions"] = read
         with torch.random.fork_rng(devices=[]):
             finished = create_model(model.name, **{**model.config, "in_features": len(self.directions.mean)})
         finished.load_state_dict(state)
         return finished.to(next(model.parameters()).device).eval()
+
+
+def _reaching(values: Tensor, directions: Tensor) -> Tensor:
+    """The shortest features [f] that are read as these values [k] in directions [f, k]."""
+    return (values.double() @ torch.linalg.pinv(directions.double())).to(directions)

@@ -104,7 +104,10 @@ class Start:
         """What the model needs to say this: whether a pair comes near is said by the one that does, how many instances
         have one near by all of them, and by a second head what they have in common.
         """
-        needed: dict[Kind, dict[str, Any]] = {"near": {"pooling": "max"}, "within": {"pooling": "mean", "heads": 2}}
+        needed: dict[Kind, dict[str, Any]] = {
+            "near": {"pooling": "max"},
+            "within": {"pooling": "mean", "heads": 2, "self_pair": True},
+        }
         return needed.get(self.kind, {})
 
     @property
@@ -230,7 +233,9 @@ def begin(model: MILModel, start: Start, feed: Feed, guess: Tensor) -> None:
         elif rule.kind == "near":
             begun = model.begin_near(first, second, rule.value, instances)
         else:
-            begun = model.begin_within(first if len(rule.first) else None, second, rule.length, instances)
+            assert rule.second is not None
+            looks = None if rule.first is None else first
+            begun = model.begin_within(looks, second, rule.length, instances, rule.second.share)
         if begun:
             _calibrate(model, feed, guess)
 
