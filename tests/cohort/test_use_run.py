@@ -72,6 +72,11 @@ def test_a_bag_out_of_the_folder_of_a_run_is_explained_at_the_scale_of_the_run(
     said = capsys.readouterr()
     assert "Logit of class ill " in said.out
     assert said.err == ""
+    # The folder of the run is read at the scales that the run was given, by every command.
+    assert run("predict", tmp_path / "run", "--bags", bags, "-o", tmp_path / "p.csv") == 0
+    again = {row["bag_id"]: float(row["logit"]) for row in csv.DictReader((tmp_path / "p.csv").open())}
+    assert again[name] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
+    assert run("evaluate", tmp_path / "run", "--bags", bags, "--labels", labels) == 0
     assert read(tmp_path / "out/explanation.json")["logit"] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
     rows = list(csv.DictReader((tmp_path / "out/instances.csv").open()))
     step = 512 * (0.5 if name == "s0" else 0.25)
@@ -373,9 +378,10 @@ def test_tiles_of_another_size_than_those_of_the_run_are_refused(tmp_path: Path,
         run("view", out, *wrong)
     assert run("predict", out, "--bags", bags, "--mpp", 0.2547, "-o", tmp_path / "p.csv") == 0  # another scanner
     slide = Path(__file__).parents[1] / "data" / "CMU-1-Small-Region.svs"
-    with pytest.raises(
-        ScaleError, match=r"says 0\.499 um/px, but bag 's1' was read with 0\.25 um/px.* Give --mpp 0\.499"
-    ):
+    # The bag was read as the run was: --mpp alone would be refused, and the message must not send in a circle.
+    read_with = r"says 0\.499 um/px, but bag 's1' was read with 0\.25 um/px: its distances would be 0\.501 times the "
+    todo = r"true ones\. If the slide is right, read the bag with --mpp 0\.499; a run .* must be trained again"
+    with pytest.raises(ScaleError, match=read_with + todo):
         run("explain", out, "--bag", bags / "s1.h5", "--slide", slide, "-o", tmp_path / "e")
 
 
