@@ -51,7 +51,9 @@ function joined() {
   const text = (d) => length(d, bag.unit);
   if (instance && instance.index === selected) {
     const others = instance.partners.filter((p) => p.index !== selected);
-    return others.slice(0, 8).filter((p) => p.weight >= 0.1 * others[0].weight).map((p) => ({ i: selected, j: p.index, weight: p.weight, text: text(p.distance) }));
+    const deciding = others.some((p) => p.contribution);
+    const strength = (p) => (deciding ? Math.abs(p.contribution) : p.weight);
+    return others.slice(0, 8).filter((p) => strength(p) >= 0.1 * strength(others[0])).map((p) => ({ i: selected, j: p.index, weight: strength(p), text: text(p.distance) }));
   }
   return selected < 0 ? decided(bag.pairs ?? []) : [];
 }
