@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -149,6 +150,13 @@ def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert run("train", *arguments, "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "run") == 0
     config = read(tmp_path / "run" / "config.json")
     assert config["data"]["cohort"]["categories"] == ["A", "B"]
+    # A label table that names the bags as the table of cells does needs no --slide-column.
+    alike = tmp_path / "alike.csv"
+    alike.write_text(labels.read_text().replace("patient_slide", "patient"))
+    named = CohortSpec(bags=cells, bag_column="patient", one_hot="kind", unit="px", mpp="0.5", labels=alike)
+    assert dict(zip((cohort := named.load()).bag_ids, cohort.labels)) == {f"p{i}": i % 2 for i in range(12)}
+    with pytest.raises(DataError, match="no slide column among patient_slide, label"):
+        replace(named, labels=labels).load()
     assert config["model"]["options"]["in_features"] == 2
     # A patient without A cells keeps the places of both categories.
     other = tmp_path / "other.csv"
