@@ -165,6 +165,15 @@ def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         run("predict", tmp_path / "run", "--bags", other)
     assert run("predict", tmp_path / "run", "--bags", other, "--mpp", 0.25, "-o", tmp_path / "p.csv") == 0
     assert (tmp_path / "p.csv").read_text().splitlines()[1].startswith("q,")
+    # Cells that were given in pixels go back to QuPath in pixels.
+    out = tmp_path / "cell"
+    assert run("explain", tmp_path / "run", "--bag", "p3", "-o", out) == 0
+    squares = [part["geometry"]["coordinates"][0] for part in read(out / "instances.geojson")["features"]]
+    centres = [(np.array(square[0]) + np.array(square[2])) / 2 for square in squares]
+    np.testing.assert_allclose(centres, [((i * 7) % 50, (i * 13) % 50) for i in range(11)], atol=0.01)
+    assert {part["properties"]["classification"]["name"] for part in read(out / "instances.geojson")["features"]} == {
+        "A", "B"
+    }  # fmt: skip
 
     # One bag of the table, under the name that predictions.csv has for it.
     predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "run/seed-0/predictions.csv").open())}
