@@ -75,17 +75,21 @@ def read_table(
             if name in bags:
                 raise DataError(f"{cells.path}: bag {shown(name)} is in another file of {path} too; keep one of them")
             factor = _factor(cells, found_unit, um_per_unit, scales, name)
-            scale = {"mpp": factor} if found_unit == "px" else {}  # so that level-0 pixels can be given back
             bags[name] = Bag(
                 features=torch.from_numpy(np.ascontiguousarray(values[rows], dtype=np.float32)),
                 coords=torch.from_numpy(np.ascontiguousarray(cells.coords[rows] * factor, dtype=np.float32)),
                 unit="um",
                 bag_id=name,
                 instance_labels=None if kinds is None else torch.from_numpy(kinds[rows].astype(np.int64)),
-                metadata={**metadata, **scale, "coords_rule": f"{cells.rule}: {found_unit} x {factor:g} um"},
+                metadata={**metadata, **_placed(cells, found_unit, factor)},
                 instance_ids=None if cells.ids is None else tuple(cells.ids[rows].tolist()),
             )
     return [bags[name] for name in sorted(bags)]
+
+
+def _placed(cells: Cells, unit: Unit, factor: float) -> dict[str, Any]:
+    """How positions became micrometres; with the scale of pixels, so that they can be given back in them."""
+    return {"coords_rule": f"{cells.rule}: {unit} x {factor:g} um"} | ({"mpp": factor} if unit == "px" else {})
 
 
 def _rows_of(cells: Cells) -> list[tuple[str, np.ndarray]]:
