@@ -326,6 +326,11 @@ def test_partners_of_a_winning_row_carry_their_contributions():
     winner = e.pairs[0].i
     for p in account.partners(winner, top=N):
         assert p.contribution == pytest.approx(known[winner, p.j, p.head], abs=1e-12)
+    # What explains the row comes first: the largest parts, not the largest weights.
+    of_row = sorted((abs(value) for (i, _, _), value in known.items() if i == winner), reverse=True)[:3]
+    assert [abs(p.contribution) for p in account.partners(winner, top=3)] == pytest.approx(of_row, abs=1e-12)
+    by_weight = sorted(account.partners(winner, top=N), key=lambda p: -p.weight)
+    assert [p.j for p in by_weight[:3]] != [p.j for p in account.partners(winner, top=3)]
     loser = next(i for i in range(N) if i not in {p.i for p in e.pairs})
     assert all(p.contribution == 0 for p in account.partners(loser))
 

@@ -1,6 +1,7 @@
 """Maps and files of an explanation: every pixel and every coordinate where it belongs."""
 
 import csv
+import io
 import json
 
 import matplotlib.image
@@ -16,9 +17,17 @@ from dasmil.attribution.scale import ColourScale, colour_scale
 from dasmil.errors import DataError
 from dasmil.models import create_model
 from dasmil.report.explanation.bundle import write_bundle
-from dasmil.report.explanation.heatmap import compose, map_image, nice_length, paint, tiles_figure
+from dasmil.report.explanation.heatmap import (
+    compose,
+    free_place,
+    map_figure,
+    map_image,
+    nice_length,
+    paint,
+    tiles_figure,
+)
 from dasmil.report.phi import phi_figure, phis
-from dasmil.types import Bag
+from dasmil.types import Bag, Pair
 
 MPP = 0.5
 META = {"tile_um": 100.0, "mpp": MPP, "slide_width_px": 1600, "slide_height_px": 1200}
@@ -163,6 +172,28 @@ def test_map_lies_on_the_ground_pixel_by_pixel():
     orange, blue = image[15, 15].astype(int), image[15, 25].astype(int)
     assert orange[0] > orange[1] > orange[2]
     assert blue[2] > blue[1] > blue[0]
+
+
+def test_lengths_of_lines_that_cross_do_not_lie_on_each_other():
+    bag = slide_bag()
+    pairs = [
+        Pair(i, j, 0, contribution=1.0, distance_part=0.0, weight=0.5, distance=distance, phi=0.1)
+        for i, j, distance in ((0, 3, 583.1), (1, 3, 500.0), (2, 3, 538.5))
+    ]
+    figure = map_figure(layout_of(bag, Plain()), np.ones(4), "contribution", Plain(), mark=pairs)
+    figure.savefig(io.BytesIO(), format="png", dpi=72)
+    texts = [text for text in figure.axes[0].texts if text.get_text() in ("583 µm", "500 µm", "538 µm")]
+    assert len(texts) == 3
+    boxes = [text.get_window_extent() for text in texts]
+    assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+
+
+def test_a_label_goes_beside_what_is_there_and_is_left_out_where_nothing_is_free():
+    assert free_place((0, 0), (10, 4), []) == (0, 0)
+    assert free_place((0, 0), (10, 4), [(1, 1, 10, 4)]) is not None
+    assert free_place((0, 0), (10, 4), [(0, 0, 10, 4)]) == (0, -4)
+    assert free_place((0, 0), (10, 4), [(0, 0, 10, 4), (0, -4, 10, 4)]) == (0, 4)
+    assert free_place((0, 0), (10, 4), [(0, 0, 40, 40)]) is None
 
 
 def test_scales_are_symmetric_where_signed_and_clipped_for_large_bags():

@@ -39,8 +39,14 @@ def test_it_goes_from_feature_files_to_an_explained_slide(tmp_path: Path):
     assert labels[0] == "What decided in a positive slide"
     assert not re.search(r"https?:|<link|<img|\bsrc=", text)
     with open(out / "explanation" / "instances.csv", newline="") as file:
-        tiles = len(list(csv.DictReader(file)))
+        rows = list(csv.DictReader(file))
+    tiles, kinds = len(rows), {row["instance_name"] for row in rows}
     assert 400 <= tiles <= 900
+    page = (out / "explanation" / "explanation.html").read_text()
+    assert "every number below is a part of the logit of class positive. Its label is positive." in page
+    assert "Model: seed 0; this bag was in its test set." in page
+    assert kinds == {"type A", "type B", *(f"background {k}" for k in range(1, 5))}
+    assert set(re.findall(r"#\d+ \[([^\]]+)\]</td>", page)) <= kinds
     # The folders of a demo may be replaced by the next one, others may not.
     (out / "sa" / ".dasmil-demo").unlink()
     again = subprocess.run([DASMIL, "demo", "--slides", "--out", out], capture_output=True, text=True, check=False)

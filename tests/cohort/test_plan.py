@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from cyclopts import CycloptsError
 
 import dasmil.train.plan as plan_module
 from dasmil.cli import app
@@ -116,6 +117,21 @@ def test_command(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert re.search(r"within the radius +\d\d instances, of 1e\+09 um around one", capsys.readouterr().out)
     with pytest.raises(InputError, match="nothing to plan"):
         app(["plan"], exit_on_error=False, result_action="return_value")
+
+
+@pytest.mark.parametrize("sizes", [["4000", "12000"], ["4000,12000"], ["4000, 12000"], ["4000,", "12000"]])
+def test_sizes_one_by_one_or_with_commas(
+    sizes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake(monkeypatch)
+    app(["plan", "--sizes", *sizes, "--json"], exit_on_error=False, result_action="return_value")
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["bags"], answer["largest"]) == (2, 12000)
+
+
+def test_sizes_that_are_no_numbers_are_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CycloptsError, match="--sizes: '4k' is no whole number; expected 4000 12000 or 4000,12000"):
+        app(["plan", "--sizes", "400,4k"], exit_on_error=False, print_error=False, result_action="return_value")
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,21 @@ def test_classes_of_a_run_keep_their_names_and_numbers(made: Path, tmp_path: Pat
         run_cohort(data)
 
 
+def test_a_class_of_too_few_patients_is_named_before_anything_is_trained(made: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    rows = [f"made-{i:04d},{'wt' if i == 4 else ('mut', 'WT')[i % 2]}" for i in range(30)]
+    labels.write_text("\n".join(["slide,label", *rows]))
+    spec = CohortSpec(bags=made / "bags", labels=labels)
+    said: list[str] = []
+    with pytest.raises(InputError, match=r"^class 'wt' has 1 patient, fewer than the 3 folds; use fewer folds$"):
+        cohort_rounds(spec, folds=3, note=said.append)
+    assert "'WT' and 'wt' count as 2 classes; write them alike if they are one" in said
+    labels.write_text("\n".join(["slide,label,split", *(f"{r},{'val' if ',wt' in r else 'train'}" for r in rows)]))
+    missing = r"class 'wt' \(1 of 30 patients\) has no slide to train on: it needs 3 patients at least"
+    with pytest.raises(DataError, match=missing):
+        cohort_rounds(spec)
+
+
 def test_a_split_of_the_table_is_called_so(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     labels = tmp_path / "labels.csv"
     for names, expected in (

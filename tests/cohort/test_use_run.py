@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -72,6 +73,11 @@ def test_a_bag_out_of_the_folder_of_a_run_is_explained_at_the_scale_of_the_run(
     said = capsys.readouterr()
     assert "Logit of class ill " in said.out
     assert said.err == ""
+    # The folder of the run is read at the scales that the run was given, by every command.
+    assert run("predict", tmp_path / "run", "--bags", bags, "-o", tmp_path / "p.csv") == 0
+    again = {row["bag_id"]: float(row["logit"]) for row in csv.DictReader((tmp_path / "p.csv").open())}
+    assert again[name] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
+    assert run("evaluate", tmp_path / "run", "--bags", bags, "--labels", labels) == 0
     assert read(tmp_path / "out/explanation.json")["logit"] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
     rows = list(csv.DictReader((tmp_path / "out/instances.csv").open()))
     step = 512 * (0.5 if name == "s0" else 0.25)
@@ -144,6 +150,13 @@ def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert run("train", *arguments, "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "run") == 0
     config = read(tmp_path / "run" / "config.json")
     assert config["data"]["cohort"]["categories"] == ["A", "B"]
+    # A label table that names the bags as the table of cells does needs no --slide-column.
+    alike = tmp_path / "alike.csv"
+    alike.write_text(labels.read_text().replace("patient_slide", "patient"))
+    named = CohortSpec(bags=cells, bag_column="patient", one_hot="kind", unit="px", mpp="0.5", labels=alike)
+    assert dict(zip((cohort := named.load()).bag_ids, cohort.labels)) == {f"p{i}": i % 2 for i in range(12)}
+    with pytest.raises(DataError, match="no slide column among patient_slide, label"):
+        replace(named, labels=labels).load()
     assert config["model"]["options"]["in_features"] == 2
     # A patient without A cells keeps the places of both categories.
     other = tmp_path / "other.csv"
@@ -152,6 +165,15 @@ def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         run("predict", tmp_path / "run", "--bags", other)
     assert run("predict", tmp_path / "run", "--bags", other, "--mpp", 0.25, "-o", tmp_path / "p.csv") == 0
     assert (tmp_path / "p.csv").read_text().splitlines()[1].startswith("q,")
+    # Cells that were given in pixels go back to QuPath in pixels.
+    out = tmp_path / "cell"
+    assert run("explain", tmp_path / "run", "--bag", "p3", "-o", out) == 0
+    squares = [part["geometry"]["coordinates"][0] for part in read(out / "instances.geojson")["features"]]
+    centres = [(np.array(square[0]) + np.array(square[2])) / 2 for square in squares]
+    np.testing.assert_allclose(centres, [((i * 7) % 50, (i * 13) % 50) for i in range(11)], atol=0.01)
+    assert {part["properties"]["classification"]["name"] for part in read(out / "instances.geojson")["features"]} == {
+        "A", "B"
+    }  # fmt: skip
 
     # One bag of the table, under the name that predictions.csv has for it.
     predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "run/seed-0/predictions.csv").open())}
@@ -373,9 +395,10 @@ def test_tiles_of_another_size_than_those_of_the_run_are_refused(tmp_path: Path,
         run("view", out, *wrong)
     assert run("predict", out, "--bags", bags, "--mpp", 0.2547, "-o", tmp_path / "p.csv") == 0  # another scanner
     slide = Path(__file__).parents[1] / "data" / "CMU-1-Small-Region.svs"
-    with pytest.raises(
-        ScaleError, match=r"says 0\.499 um/px, but bag 's1' was read with 0\.25 um/px.* Give --mpp 0\.499"
-    ):
+    # The bag was read as the run was: --mpp alone would be refused, and the message must not send in a circle.
+    read_with = r"says 0\.499 um/px, but bag 's1' was read with 0\.25 um/px: its distances would be 0\.501 times the "
+    todo = r"true ones\. If the slide is right, read the bag with --mpp 0\.499; a run .* must be trained again"
+    with pytest.raises(ScaleError, match=read_with + todo):
         run("explain", out, "--bag", bags / "s1.h5", "--slide", slide, "-o", tmp_path / "e")
 
 

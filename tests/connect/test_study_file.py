@@ -118,6 +118,7 @@ EVERY = [
     ("extract", "/slides --out bags --encoder efficientnet-lite0"),
     ("doctor", "features --labels l.csv --tile-um=256"),
     ("plan", "--bags f --labels l.csv --mpp nominal"),
+    ("plan", "--sizes 4000 12000 --in-features 16"),
 ]
 
 

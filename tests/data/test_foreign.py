@@ -208,6 +208,12 @@ def test_stamp_1_keeps_its_scale_in_info_json(tmp_path: Path) -> None:
     assert found.probe.tile_um == 128
     with pytest.raises(DataError, match=r"declares microns / patch_size \(info.json\) 0.25, but 0.5 was given"):
         read_features(tmp_path / "a.h5", Scale(mpp=0.5))
+    for size in ({"tile_size": 512}, {"tile_size": [512, 512]}, {}):  # later versions; without one, the stride is left
+        (tmp_path / "info.json").write_text(json.dumps({"extractor": "STAMP", "microns": 256, **size}))
+        found = read_features(tmp_path / "a.h5")
+        np.testing.assert_allclose(found.coords, (places + 256) * 0.5)
+        assert (found.tile_um, found.probe.tile_um) == (256, 256)
+    assert "px from the stride" in found.rule
     (tmp_path / "info.json").write_text("[" * 100_000)
     with pytest.raises(DataError, match=r"info\.json is not readable as JSON"):
         read_features(tmp_path / "a.h5")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
 from dasmil.cli.reproduce import app
 from dasmil.errors import InputError
 from dasmil.paper.reproduce import Folders
+from dasmil.paper.text import NOT_RUN, QUICK
 
 
 def run(*arguments: object) -> int:
@@ -36,6 +38,21 @@ def test_tables_only_trains_nothing(trained: Folders, capsys: pytest.CaptureFixt
     found = json.loads(capsys.readouterr().out)
     assert found["claims"][0] == "1 of 40 cells have been run."
     assert str(trained.results / "published.html") in found["files"]
+
+
+def test_a_quick_run_says_what_it_is_and_shows_what_was_run(
+    trained: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(trained.results, tmp_path / "quick" / "results")
+    assert run("collage", "--quick", "--tables", "--out", tmp_path) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == QUICK
+    assert said[1] == "1 of 40 cells have been run."
+    page = (tmp_path / "quick" / "results" / "published.html").read_text()
+    assert f"{QUICK} Only rows that were run are shown." in page
+    assert NOT_RUN not in page
+    assert run("collage", "--tables", "--results", tmp_path / "quick" / "results") == 0
+    assert NOT_RUN in (tmp_path / "quick" / "results" / "published.html").read_text()
 
 
 def test_tables_of_everything_do_not_need_the_model_of_the_figure(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dasmil.cli import demo as demo_verb
+from dasmil.errors import InputError
 
 DASMIL = Path(sys.executable).with_name("dasmil")
 
@@ -47,6 +48,20 @@ def test_it_trains_both_models_and_ends_with_table_and_path(finished: tuple[Path
     assert done.stderr.startswith("Training DAS-MIL and self-attention: 2 epochs each")
     assert max(map(len, lines[:5])) <= 80
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("demo", [[], ["--quick"], ["--slides"], ["--survival"]])
+@pytest.mark.parametrize(("option", "number"), [("--seeds", -1), ("--seeds", 0), ("--epochs", 0), ("--bags", -3)])
+def test_numbers_that_mean_nothing_are_refused_before_it_starts(
+    demo: list[str], option: str, number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(InputError, match=f"^{option} is {number}, expected at least 1$"):
+        demo_verb.app(
+            [*demo, f"{option}={number}", "--out", str(tmp_path / "out")],
+            exit_on_error=False, result_action="return_value",
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_page_shows_what_the_issue_asks_for(finished: tuple[Path, subprocess.CompletedProcess[str]]):

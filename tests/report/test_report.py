@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -193,6 +193,19 @@ def test_advice_keeps_the_radius_and_what_the_doctor_needs_for_cells(binary: Pat
     (binary / "config.json").write_text(json.dumps(config))
     _, doctor = commands()
     assert doctor == "dasmil doctor cells.csv --labels labels.csv --bag-column patient --one-hot type"
+
+
+def test_advice_for_a_cross_validation_keeps_its_folds(binary: Path):
+    config = json.loads((binary / "config.json").read_text())
+    config["data"] |= {"cohort": {"bags": "features", "labels": "labels.csv"}, "folds": 4, "split_seed": 7}
+    (binary / "config.json").write_text(json.dumps(config))
+    run = Run.read(binary)
+    judged = SimpleNamespace(
+        first_sentence="", best="pairs", baseline_told=lambda _name: True, told=True, too_few=False
+    )
+    ((_, command),) = next_steps(run, cast(Verdict, judged))
+    own = f"--split-seed 7 --folds 4 --model {config['model']['name']} --seeds 5"
+    assert command == f"dasmil train --bags features --labels labels.csv {own} --out {binary}-seeds"
 
 
 def test_a_midpoint_at_zero_is_drawn_over_the_distance_scale(binary: Path):

@@ -118,6 +118,15 @@ def test_kinds_and_clusters_are_colours_with_names(page: Page, two_seeds: Viewer
     page.mouse.move(*place_of(page, two_seeds, 0, 4))
     wait_until(page, "document.getElementById('tooltip').textContent.includes('tumour')")
     assert "cell-0004" in page.inner_text("#tooltip")
+    # Kinds have no order: the strip and the keys go by what each instance contributed.
+    scores = two_seeds.shelf.explained(0, 0).explanation.contributions.abs()
+    first = int(scores.argmax())
+    page.wait_for_selector(f"#strip button[data-instance='{first}']")
+    assert page.locator("#strip button").count() >= 24
+    page.locator("body").press("n")
+    shown = page.locator("#strip button").first.get_attribute("data-instance")
+    wait_until(page, f"document.getElementById('tile').textContent.includes('cell-{int(shown or -1):04d}')")
+    assert page.locator("#message").is_hidden()
     page.select_option("#score", label="Clusters of the features (k-means, 8)")
     page.wait_for_selector("body[data-shown='group:clusters']")
     counts = [int(text.split()[-1]) for text in page.locator("#groups li").all_inner_texts()]

@@ -198,7 +198,11 @@ class Account:
         return self.structure.layers[layer]
 
     def partners(self, i: int, top: int = 20, layer: int = -1) -> list[Partner]:
-        """What instance i attends to, strongest first: one row per head, O(n)."""
+        """What instance i attends to: one row per head, O(n).
+
+        First the largest weights; of a row that decided, once the account has been made, the largest parts of the
+        logit, which even weights do not tell.
+        """
         attention = self.attention_layer(layer)
         n, i = attention.n, self._existing(i)
         found = []
@@ -209,7 +213,7 @@ class Account:
                 contribution = None
                 if self.deciding is not None and last:
                     contribution = self.deciding.row_parts(attention, rows, i)
-                strongest = rows.weights[0].topk(min(top, n)).indices.tolist()
+                given = rows.weights[0] if contribution is None or not contribution.any() else contribution.abs()
                 found += [
                     Partner(
                         j=j,
@@ -218,9 +222,10 @@ class Account:
                         contribution=None if contribution is None else float(contribution[j]),
                         **place(attention, rows, 0, j),
                     )
-                    for j in strongest
+                    for j in given.topk(min(top, n)).indices.tolist()
                 ]
-        return sorted(found, key=lambda p: -p.weight)[:top]
+        decided = any(p.contribution for p in found)
+        return sorted(found, key=lambda p: -abs(p.contribution or 0) if decided else -p.weight)[:top]
 
     def watchers(self, j: int, top: int = 20) -> list[Partner]:
         """The deciding rows that look at instance j, by what that gave: O(rows) after the account has been made."""

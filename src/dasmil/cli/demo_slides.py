@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 TRAIN, VAL, TEST = 60, 12, 28
 TILES = (400, 900)
+CLASSES = ("negative", "positive")
 
 
 def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bool) -> int:
@@ -46,11 +47,11 @@ def demo_slides(out: Path, seeds: int, epochs: int, slides: int | None, json: bo
         [out / model for model in MODELS],
         lead="Does distance matter? DAS-MIL and plain self-attention on made slides.",
         remarks=[
-            f"A slide is positive when tissue of one type lies within {design.distance_um:,.0f} µm of tissue of "
-            "another: a handful of tiles among hundreds, with noise as large as in real features. How much there is of "
-            "either does not depend on the label, so a model that does not see positions can only guess.",
+            f"A slide is positive when tissue of one type (A) lies within {design.distance_um:,.0f} µm of tissue of "
+            "another (B): a handful of tiles among hundreds, with noise as large as in real features. How much there "
+            "is of either does not depend on the label, so a model that does not see positions can only guess.",
             f"{learned} All that was given are tiles, positions and {counts[0] + counts[1]} labels of slides.",
-            f"{epochs} epochs over {counts[0]} training slides; made, examined, trained and explained in "
+            f"At most {epochs} epochs over {counts[0]} training slides; made, examined, trained and explained in "
             f"{minutes}:{seconds:02d} min. {words}",
         ],
         pictures=[picture],
@@ -86,7 +87,7 @@ def _make(out: Path, counts: tuple[int, int, int]) -> Path:
     from dasmil.data.synthetic import write_made_cohort
 
     splits = [name for name, count in zip(("train", "val", "test"), counts) for _ in range(count)]
-    return write_made_cohort(out / "cohort", len(splits), seed=1, design=_design(), splits=splits)
+    return write_made_cohort(out / "cohort", len(splits), seed=1, design=_design(), splits=splits, classes=CLASSES)
 
 
 def _examine(labels: Path) -> None:
@@ -137,28 +138,19 @@ def train_one(
 
 def _explain(out: Path) -> tuple[Path, Any, str]:
     """Explain the positive test slide with the median probability: its page, its map, and a sentence about it."""
-    from dasmil.attribution import explain
     from dasmil.attribution.contributions import both_ways
     from dasmil.attribution.ground import layout_of
-    from dasmil.data.store import read_bag
-    from dasmil.report.explanation.bundle import write_bundle
     from dasmil.report.explanation.heatmap import map_figure
     from dasmil.report.page import picture
-    from dasmil.runs import Run, load_model, verdict
+    from dasmil.study.explaining import explain_bag
 
-    model, bag = load_model(out / "das-mil"), read_bag(_median_slide(out))
-    explanation = explain(model, bag)
-    folder = out / "explanation"
-    folder.mkdir(exist_ok=True)
-    judged = verdict(Run.read(out / "das-mil"))
-    page = write_bundle(
-        folder, model, bag, explanation, caveat=judged.caveat or "", doubtful=not judged.told, extra={"run": "das-mil"}
-    )[0]
+    answer = explain_bag(out / "das-mil", _median_slide(out))
+    page, bag, explanation = answer.write(out / "explanation")[0], answer.bag, answer.explanation
     pairs = both_ways(explanation.pairs)[:3]
     figure = map_figure(
         layout_of(bag), explanation.contributions.double().numpy(), "contribution", mark=pairs, width=420
     )
-    words = f"{_strongest(bag, pairs)} The whole explanation: {folder.name}/{page.name}."
+    words = f"{_strongest(bag, pairs)} The whole explanation: {page.parent.name}/{page.name}."
     caption = (
         f"{bag.bag_id}, a positive test slide: colour is the part of the logit that each tile gave, orange for "
         f"positive; lines join the {len(pairs)} strongest pairs."
@@ -166,13 +158,13 @@ def _explain(out: Path) -> tuple[Path, Any, str]:
     return page, picture(figure, "What decided in a positive slide", caption), words
 
 
-def _median_slide(out: Path) -> Path:
+def _median_slide(out: Path) -> str:
     from dasmil.runs import Run
 
     found = Run.read(out / "das-mil").seeds[0].predictions("test")
     slides = zip(found.probabilities, found.bag_ids, found.labels, strict=True)
     positive = sorted(((p, bag_id) for p, bag_id, label in slides if label == 1), key=lambda pair: pair[0])
-    return out / "cohort" / "bags" / f"{positive[len(positive) // 2][1]}.h5"
+    return positive[len(positive) // 2][1]
 
 
 def _strongest(bag: Bag, pairs: Any) -> str:

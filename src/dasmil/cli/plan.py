@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json as json_module
 import math
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, Token
 
 from dasmil.cli.cohort_arguments import CohortArguments
 
@@ -18,11 +20,19 @@ if TYPE_CHECKING:
 app = App(name="plan", help="Predict memory and time of training on a cohort.")
 
 
+def _numbers(_type: Any, tokens: Sequence[Token]) -> list[int]:
+    """Whole numbers, one by one or separated by commas."""
+    words = [word.strip() for token in tokens for word in token.value.rstrip(", ").split(",")]
+    if wrong := [word for word in words if not re.fullmatch(r"[+-]?[0-9]{1,15}", word)]:
+        raise ValueError(f"{wrong[0]!r} is no whole number; expected 4000 12000 or 4000,12000")
+    return [int(word) for word in words]
+
+
 @app.default
 def plan(
     *,
     cohort: CohortArguments = CohortArguments(),  # noqa: B008
-    sizes: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
+    sizes: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="", converter=_numbers)] = None,
     in_features: int = 768,
     spacing_um: float = 100.0,
     model: str = "das-mil",
@@ -44,7 +54,8 @@ def plan(
     Parameters
     ----------
     sizes
-        Instead of a cohort: bag sizes, for example --sizes 4000 12000 100000 (with --in-features).
+        Instead of a cohort: bag sizes, for example --sizes 4000 12000 100000 or --sizes 4000,12000,100000 (with
+        --in-features).
     in_features
         Features per instance, with --sizes.
     spacing_um

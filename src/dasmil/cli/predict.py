@@ -39,7 +39,7 @@ def predict(
         risk, risk_sd and the probability to live past the times of the run's figures; a number: itself. A run that
         is not told from chance, or that a simple rule beats, repeats this in a last column, caveat.
     mpp
-        Micrometres per level-0 pixel, where the files do not say.
+        Micrometres per level-0 pixel, where the files do not say (those of the run's folder: as the run was told).
     tile_um
         Edge of a tile in micrometres, where the files do not say.
     scale_table

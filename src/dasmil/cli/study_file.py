@@ -57,6 +57,7 @@ class Option:
     is_switch: bool
     off: str | None
     many: bool
+    greedy: bool  # takes all values that follow its name
     is_path: bool
     positional: bool
 
@@ -92,6 +93,7 @@ def options_of(app: App, verb: str) -> dict[str, Option]:
             is_switch=argument.is_flag(),
             off=argument.negatives[0] if argument.negatives else None,
             many=variadic or argument.token_count()[1],
+            greedy=bool(argument.parameter.consume_multiple),
             is_path=key in _PATTERNS or argument.hint is Path or Path in get_args(argument.hint) or "pathlib" in types,
             positional=argument.index is not None,
         )
@@ -195,11 +197,14 @@ def parsed(known: Mapping[str, Option], tokens: Sequence[str]) -> dict[str, Any]
             text = joined if equals else rest.pop(0)
         else:
             raise InputError(f"{name} needs a value")
-        value: Any = str(Path(text).absolute()) if option.is_path else _plain(text)
+        texts = [text]
+        while option.greedy and not equals and rest and not rest[0].startswith("-"):
+            texts.append(rest.pop(0))
+        values = [str(Path(text).absolute()) if option.is_path else _plain(text) for text in texts]
         if option.many:
-            found.setdefault(option.key, []).append(value)
+            found.setdefault(option.key, []).extend(values)
         else:
-            found[option.key] = value
+            found[option.key] = values[0]
     return {key: _assignments(value) for key, value in found.items() if key not in _ONCE}
 
 

@@ -153,6 +153,12 @@ def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], ch
     return found[0] if found else None
 
 
+def names_bags(path: Path, column: str) -> bool:
+    """Whether a label table without a column of slides has this one, which names the bags in a table of cells."""
+    header, _ = read_rows(path)
+    return column in header and _column(path, header, "slide", SLIDE, None) is None
+
+
 def filled(cell: str) -> str | None:
     """What a cell says; None where it is empty, or says so."""
     return None if cell.lower() in EMPTY else cell

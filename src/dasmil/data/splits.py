@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,11 +56,12 @@ def make_folds(
     val_share: float | None = VAL_SHARE,
     *,
     what: str = "patient",
+    classes: Sequence[str] | None = None,
 ) -> list[Fold]:
     """k folds by patient, stratified; fold i is tested on part i, and trains and validates on all the rest.
 
     val_share: how much of the rest validates, drawn by patient; None: the whole next part does. patients, what: as of
-    ``split_patients``.
+    ``split_patients``. classes: what messages call the labels, which are then their numbers.
     """
     n = len(set(patients))
     fewest = 2 if val_share is not None else 3
@@ -69,23 +70,34 @@ def make_folds(
     if k > n:
         raise InputError(f"{k} folds were asked for, but there are only {n} {what}s")
     parts = _deal(patients, labels, [1 / k] * k, seed)
+
+    def called(label: Hashable) -> Hashable:
+        return classes[label] if classes and isinstance(label, int) else label
+
     for name in dict.fromkeys(labels):
         holders = len({patient for patient, label in zip(patients, labels) if label == name})
         if holders < k:
             raise InputError(
-                f"class {name!r} has {holders} {what}{'s' * (holders != 1)}, fewer than the {k} folds; use fewer folds"
+                f"class {called(name)!r} has {holders} {what}{'s' * (holders != 1)}, fewer than the {k} folds; "
+                "use fewer folds"
             )
     folds: list[Fold] = []
     for i in range(k):
         test = parts[i]
-        val = parts[(i + 1) % k] if val_share is None else _drawn(patients, labels, test, val_share, seed, what)
+        val = parts[(i + 1) % k] if val_share is None else _drawn(patients, labels, test, val_share, seed, what, called)
         held = set(test) | set(val)
         folds.append(Fold(train=[j for j in range(len(patients)) if j not in held], val=val, test=test))
     return folds
 
 
 def _drawn(
-    patients: Sequence[str], labels: Sequence[Hashable], test: Sequence[int], share: float, seed: int, what: str
+    patients: Sequence[str],
+    labels: Sequence[Hashable],
+    test: Sequence[int],
+    share: float,
+    seed: int,
+    what: str,
+    called: Callable[[Hashable], Hashable],
 ) -> list[int]:
     """Bags that validate a fold: a share of those that it does not test, by patient."""
     rest = [i for i in range(len(patients)) if i not in set(test)]
@@ -93,8 +105,8 @@ def _drawn(
         holders = len({patients[i] for i in rest if labels[i] == name})
         if holders < 2:
             raise InputError(
-                f"class {name!r} has {holders} {what}s outside a test fold, but training and validation need one "
-                f"each: more {what}s of it, or more folds"
+                f"class {called(name)!r} has {holders} {what}s outside a test fold, but training and validation need "
+                f"one each: more {what}s of it, or more folds"
             )
     parts = split_patients(
         [patients[i] for i in rest], [labels[i] for i in rest], {"train": 1 - share, "val": share}, seed, what=what

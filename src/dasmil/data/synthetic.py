@@ -17,6 +17,7 @@ from dasmil.types import Bag
 
 N_TYPES = 6
 FIRST, SECOND = 0, 1
+TYPE_NAMES = ("type A", "type B", *(f"background {k}" for k in range(1, N_TYPES - 1)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,12 @@ class MadeCohort:
             patient_id=bag_id,
             instance_labels=torch.from_numpy(kinds),
             key_instances=torch.from_numpy(key),
-            metadata={"tile_um": self.tile_um, "planted_distance_um": self.distance_um, "encoder": "made"},
+            metadata={
+                "tile_um": self.tile_um,
+                "planted_distance_um": self.distance_um,
+                "encoder": "made",
+                "instance_label_names": list(TYPE_NAMES),
+            },
         )
 
     def _place(
@@ -121,7 +127,12 @@ def make_cohort(n: int, seed: int = 0, design: MadeCohort | None = None, name: s
 
 
 def write_made_cohort(
-    folder: Path, n: int, seed: int = 0, design: MadeCohort | None = None, splits: Sequence[str] | None = None
+    folder: Path,
+    n: int,
+    seed: int = 0,
+    design: MadeCohort | None = None,
+    splits: Sequence[str] | None = None,
+    classes: tuple[str, str] = ("0", "1"),
 ) -> Path:
     """Write n slides as bag files and their label table (with a split for each, if given); returns the table's path."""
     design = design or MadeCohort()
@@ -132,7 +143,7 @@ def write_made_cohort(
         bag = design.slide(f"made-{i:04d}", i % 2, (seed, i))
         write_bag(bags / f"{bag.bag_id}.h5", bag, dtype="float16")
         split = "" if splits is None else f",{splits[i]}"
-        lines.append(f"{bag.bag_id},{bag.label},{bag.patient_id}{split}")
+        lines.append(f"{bag.bag_id},{classes[i % 2]},{bag.patient_id}{split}")
     table = folder / "labels.csv"
     with replacing(table) as temporary:
         temporary.write_text("\n".join(lines) + "\n")

@@ -81,10 +81,15 @@ def read_table(
                 unit="um",
                 bag_id=name,
                 instance_labels=None if kinds is None else torch.from_numpy(kinds[rows].astype(np.int64)),
-                metadata={**metadata, "coords_rule": f"{cells.rule}: {found_unit} x {factor:g} um"},
+                metadata={**metadata, **_placed(cells, found_unit, factor)},
                 instance_ids=None if cells.ids is None else tuple(cells.ids[rows].tolist()),
             )
     return [bags[name] for name in sorted(bags)]
+
+
+def _placed(cells: Cells, unit: Unit, factor: float) -> dict[str, Any]:
+    """How positions became micrometres; with the scale of pixels, so that they can be given back in them."""
+    return {"coords_rule": f"{cells.rule}: {unit} x {factor:g} um"} | ({"mpp": factor} if unit == "px" else {})
 
 
 def _rows_of(cells: Cells) -> list[tuple[str, np.ndarray]]:

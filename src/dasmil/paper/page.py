@@ -13,6 +13,7 @@ from dasmil.paper.tables import TITLES, DistanceValue, Entry, claims, leak
 from dasmil.paper.text import (
     DISTANCE_HEAD,
     NOT_RUN,
+    QUICK,
     distance_cells,
     minutes,
     printed,
@@ -35,9 +36,9 @@ def write_tables_page(
     *,
     quick: bool,
 ) -> Path:
-    """Write the page; tables without a single finished cell are left out and named."""
+    """Write the page; tables without a single finished cell are left out and named, of a quick run rows too."""
     shown = {name: rows for name, rows in tables.items() if any(entry.cell for entry in rows)}
-    sections = [section for name, rows in shown.items() for section in _table_sections(name, protocol, rows)]
+    sections = [section for name, rows in shown.items() for section in _table_sections(name, protocol, rows, quick)]
     if values:
         rows = [distance_cells(value) for value in values]
         text = (
@@ -61,7 +62,7 @@ def write_tables_page(
     missing = [TITLES[name] for name in tables if name not in shown]
     notices = [f"Not yet run: {', '.join(missing)}."] if missing else []
     if quick:
-        notices.insert(0, "A quick run of a few epochs and seeds, for trying out: too small to compare with the paper.")
+        notices.insert(0, f"{QUICK} Only rows that were run are shown.")
     page = Page(
         title="The tables of the DAS-MIL paper, made again",
         kicker=f"dasmil reproduce, {protocol} protocol",
@@ -126,13 +127,14 @@ def _headlines(tables: dict[str, list[Entry]]) -> list[Headline]:
     return found
 
 
-def _table_sections(table: str, protocol: str, rows: list[Entry]) -> list[Section]:
+def _table_sections(table: str, protocol: str, rows: list[Entry], quick: bool) -> list[Section]:
     """What the table says and its dots first; below them the figures."""
+    listed = [entry for entry in rows if entry.cell or not quick]
     pictures = [_dots(rows, dataset, split, protocol) for dataset in DATASETS for split in ("test", "test-large")]
     tables = [
         Table(
             [Column(name, number=i > 0) for i, name in enumerate(_columns(table))],
-            [_row(entry, metric) for entry in rows if entry.dataset == dataset],
+            [_row(entry, metric) for entry in listed if entry.dataset == dataset],
             caption=f"{dataset}, {vocabulary.METRICS[metric].label}",
         )
         for metric in METRICS

@@ -93,6 +93,7 @@ def reproduce(
     if asked.train:
         outcome.failed = run_units(_units(asked, folders), folders.runs, engine, report).failed
     write_outputs(asked.protocol, folders.results, outcome, quick=asked.quick)
+    outcome.texts += [text.QUICK] if asked.quick else []
     for table in asked.tables:
         outcome.texts += claims(table, entries(table, asked.protocol, folders.results))
     if asked.figure and figure_cell(asked).key not in outcome.failed:

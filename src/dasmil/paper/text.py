@@ -11,6 +11,7 @@ from dasmil.paper.grid import Choice, grid_claims
 from dasmil.paper.tables import TITLES, DistanceValue, Entry, claims, leak
 from dasmil.stats.pairs import METRICS
 
+QUICK = "A quick run of a few epochs and seeds, for trying out: too small to compare with the paper."
 NOT_RUN = "not yet run"
 
 

@@ -89,7 +89,8 @@ def _model(run: Run) -> list[str]:
 def _train(cohort: Mapping[str, Any], origin: Mapping[str, Any], out: str, *more: str) -> str:
     given = [name for name in cohort if name not in ("bags", "labels", "categories")]
     seed = ["--split-seed", str(origin["split_seed"])] if origin.get("split_seed") else []
-    return shlex.join(["dasmil", "train", "--bags", *_where(cohort, given), *seed, *more, "--out", out])
+    folds = ["--folds", str(origin["folds"])] if origin.get("folds") else []
+    return shlex.join(["dasmil", "train", "--bags", *_where(cohort, given), *seed, *folds, *more, "--out", out])
 
 
 def _where(cohort: Mapping[str, Any], names: Any) -> list[str]:

@@ -52,7 +52,8 @@ def open_slide(path: Path, bag: Bag) -> tuple[Ground, float]:
         slide.close()
         raise ScaleError(
             f"{path} says {told:.4g} um/px, but bag {bag.bag_id!r} was read with {slide.mpp:.4g} um/px: its distances "
-            f"would be wrong by {slide.mpp / told:.3g}. Give --mpp {told:.4g}, or correct the scale where it was given"
+            f"would be {slide.mpp / told:.3g} times the true ones. If the slide is right, read the bag with --mpp "
+            f"{told:.4g}; a run that was trained with the other scale must be trained again"
         )
     ground = SlideGround(slide, bag.unit)
     check_ground(bag, ground, f"{path} ({slide.width:,} x {slide.height:,} px of {slide.mpp:.4g} um)")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dasmil.data.formats import probe_features
 from dasmil.data.formats.hdf5 import is_own
@@ -16,7 +14,7 @@ from dasmil.models import read_model
 from dasmil.models.base import MILModel
 from dasmil.runs import Origin, Speaker, find_model, model_files, origin_of, speaker_for, speakers
 from dasmil.study.notes import Note, silent
-from dasmil.study.reading import read_alike, run_loader
+from dasmil.study.reading import read_alike, run_loader, with_scale_of
 from dasmil.study.scale import check_scale
 from dasmil.study.spec import BagSpec
 from dasmil.types import Bag
@@ -74,20 +72,9 @@ def _read_bag(found: list[Speaker], name: str, given: BagSpec, mnist_dir: Path |
             "for the whole patient give its name, --bag PATIENT, or with --bags FOLDER and --slide-table (slide, "
             "patient) where it is new"
         )
-    bag = read_one(path, _with_scale_of(origin, path, given))
+    bag = read_one(path, with_scale_of(origin, path, given))
     check_scale(origin, {str(path): (bag.metadata.get("tile_um"), bag.metadata.get("mpp"))})
     return bag
-
-
-def _with_scale_of(data: Mapping[str, Any], path: Path, given: BagSpec) -> BagSpec:
-    """What is given, and for a file out of the run's own folder the scale that the run was given for it."""
-    noted = type(given).from_record(data.get("cohort", {}))
-    names = ("mpp", "tile_um", "scale_table")
-    if noted.bags is None or not path.resolve().is_relative_to(noted.bags.resolve()):
-        return given
-    if any(name in names for name in given.given()):
-        return given
-    return replace(given, **{name: getattr(noted, name) for name in names})
 
 
 def _scored_bag(speaker: Speaker, found: list[Speaker], name: str, mnist_dir: Path | None) -> Bag:

@@ -41,6 +41,8 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, 
         raise InputError(
             f"--classes was given, but the run numbers its classes itself ({', '.join(classes)}): leave it out"
         )
+    if other.bags is not None:
+        other = with_scale_of(data, other.bags, other)
     spec = replace(BagSpec.from_record(kept), **other.given())
     spec, asked = (replace(spec, per_patient=False), spec.per_patient) if alone else (spec, False)
     known = task_from(data.get("task"))
@@ -55,6 +57,17 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, 
     for line in cohort_lines(cohort, "as in the run") if other.labels is not None else cohort.report.unmatched:
         note(line)
     return cohort
+
+
+def with_scale_of(data: Mapping[str, Any], path: Path, given: BagSpec) -> BagSpec:
+    """What is given, and for files out of the run's own folder the scale that the run was given."""
+    noted = BagSpec.from_record(data.get("cohort", {}))
+    names = ("mpp", "tile_um", "scale_table")
+    if noted.bags is None or not path.resolve().is_relative_to(noted.bags.resolve()):
+        return given
+    if any(name in names for name in given.given()):
+        return given
+    return replace(given, **{name: getattr(noted, name) for name in names})
 
 
 def _joined(cohort: Cohort, note: Note) -> Cohort:

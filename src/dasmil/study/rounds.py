@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dasmil.data.splits import TEST_SHARE, VAL_SHARE
-from dasmil.errors import InputError
+from dasmil.errors import DataError, InputError
 from dasmil.study.notes import Note, silent
 from dasmil.study.scale import noted
 from dasmil.study.spec import CohortSpec, cohort_lines
@@ -72,6 +72,7 @@ def cohort_rounds(
     locked = bool(len(test)) and not open_test
     note(_split_text(parts, cohort.splits, locked=locked, by="patient" if sites is None else "site"))
     _warn_of_one_class(cohort, parts, note)
+    _check_taught(cohort, parts["train"])
     record["held_out"] = {"test": test.bag_ids}
     record["test_set"] = f"{len(test)} bags, locked" if len(test) else "none"
     counted = open_test and len(test) > 0
@@ -124,10 +125,12 @@ def fold_rounds(
         _warn_of_one_class(cohort, {"test": locked}, note)
     record["folds"] = folds
     owners, what = (part.patients, "patient") if sites is None else ([sites[i] for i in used], "site")
-    made = make_folds(owners, part.labels, folds, seed, what=what)
+    made = make_folds(owners, part.labels, folds, seed, what=what, classes=None if part.task else part.classes)
     sizes = {name: sorted(len(getattr(f, name)) for f in made) for name in ("train", "val", "test")}
     train, val, test = (f"{n[0]}" if n[0] == n[-1] else f"{n[0]} to {n[-1]}" for n in sizes.values())
     note(f"{folds} folds by {what}: each trains on {train} bags, validates on {val} of the rest and tests {test}")
+    for fold in made:
+        _check_taught(part, fold.train)
     return [
         Round(part.subset(f.train), part.subset(f.val), {"test": part.subset(f.test)}, {**record, "fold": number})
         for number, f in enumerate(made)
@@ -201,6 +204,21 @@ def _warn_of_one_class(cohort: Cohort, parts: Mapping[str, Sequence[int]], note:
     labels = cohort.labels
     for line in one_class_parts({name: [labels[i] for i in part] for name, part in parts.items()}, cohort.classes):
         note(f"Warning: {line}")
+
+
+def _check_taught(cohort: Cohort, train: Sequence[int]) -> None:
+    """Refuse a split that leaves a class without a training bag, by the name that the table gives it."""
+    if cohort.task is not None or not cohort.classes:
+        return
+    taught = {cohort.labels[i] for i in train}
+    for k, name in enumerate(cohort.classes):
+        if k not in taught:
+            owners = {cohort.patients[i] for i, label in enumerate(cohort.labels) if label == k}
+            raise DataError(
+                f"class {name!r} ({len(owners)} of {len(set(cohort.patients))} patients) has no slide to train on: it "
+                "needs 3 patients at least, one each for training, validation and test. Write it like another class "
+                "if it is the same, or remove its rows"
+            )
 
 
 def _categories(cohort: Cohort) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def check_scale(data: Mapping[str, Any], slides: Mapping[str, Sizes]) -> None:
     count = f" and {len(other) - 1} more" if len(other) > 1 else ""
     raise ScaleError(
         f"{name}{count}: {here}, but the run was trained on {there}: it knows no other magnification. Correct "
-        f"the scale with --mpp, --tile-um or --scale-table if it is wrong{fits}, else extract tiles of the run's size"
+        f"the scale with --mpp, --tile-um or --scale-table if it is wrong{fits}, else extract tiles of the run's size; "
+        "a run that was itself given a wrong scale must be trained again"
     )
 
 

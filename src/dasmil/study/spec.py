@@ -180,9 +180,19 @@ class BagSpec:
         columns = {name: value for name, value in self._columns().items() if name != "label_column"}
         return read_task_labels(self.labels, asked, known, slide_table=self.slide_table, **columns)
 
+    def _slide_column(self) -> str | None:
+        """Which column of the label table names the bags: of cells the one of --bag-column, if it has no other."""
+        from dasmil.data.labels import names_bags
+
+        if self.slide_column is not None or None in (self.bag_column, self.labels) or self.slide_table is not None:
+            return self.slide_column
+        assert self.bag_column is not None
+        assert self.labels is not None
+        return self.bag_column if names_bags(self.labels, self.bag_column) else None
+
     def _columns(self) -> dict[str, str | None]:
         return {
-            "slide_column": self.slide_column, "label_column": self.label_column,
+            "slide_column": self._slide_column(), "label_column": self.label_column,
             "patient_column": self.patient_column,
         }  # fmt: skip
 
@@ -285,7 +295,7 @@ class CohortSpec(BagSpec):
         if self.labels is None:
             raise InputError(f"{option} names columns of a label table: give --labels too")
         return read_columns(
-            self.labels, names, slide_table=self.slide_table, slide_column=self.slide_column,
+            self.labels, names, slide_table=self.slide_table, slide_column=self._slide_column(),
             patient_column=self.patient_column, option=option,
         )  # fmt: skip
 

@@ -220,13 +220,15 @@ def _stamp(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sc
 def _historic(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
     name = "historic STAMP / marugoto / end2end"
     said = _stamp1(path)
-    declared = said[1] if said else _positive(path, attributes, "tile_size")
+    declared = (said[1] if said else None) or _positive(path, attributes, "tile_size")
     edge = declared if declared is not None else measured_stride(coords)
     if said is not None:
-        tile_um, edge = said
+        tile_um = said[0]
         agreed(path, "microns (info.json)", tile_um, scale.tile_um)
+        if not np.isfinite(edge):
+            raise need_scale(path, name, f"pixels of unknown size (info.json declares tiles of {tile_um:g} um only)")
         mpp = agreed(path, "microns / patch_size (info.json)", tile_um / edge, scale.mpp) or tile_um / edge
-        source = f"{tile_um:g} um / {edge:g} px as info.json declares"
+        source = f"{tile_um:g} um / {edge:g} px as info.json declares" + ("" if declared else "; px from the stride")
     elif scale.mpp is None and scale.tile_um is None:
         if not np.isfinite(edge) or round(edge) != HISTORIC_STRIDE_PX:
             raise need_scale(path, name, f"pixels of unknown size (stride {edge:g}, not {HISTORIC_STRIDE_PX})")
@@ -244,14 +246,16 @@ def _historic(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale:
     return (coords + edge / 2) * mpp, edge * mpp or None, None, text
 
 
-def _stamp1(path: Path) -> tuple[float, float] | None:
-    """Edge of a tile in um and in px of the coordinates, which STAMP 1 keeps in info.json beside its features."""
+def _stamp1(path: Path) -> tuple[float, float | None] | None:
+    """Edge of a tile in um, and in px of the coordinates where it is said, as STAMP 1 keeps it beside its features."""
     info = path.with_name("info.json")
     if not info.is_file():
         return None
     said = read_object(info, "the settings of STAMP 1; correct or remove it")
-    tile_um, tile_px = _positive(info, said, "microns"), _positive(info, said, "patch_size")
-    return None if tile_um is None or tile_px is None else (tile_um, tile_px)
+    tile_um = _positive(info, said, "microns")
+    # Later versions of STAMP 1 call it tile_size, and may give one number for each axis.
+    tile_px = _positive(info, said, "patch_size") or _positive(info, said, "tile_size")
+    return None if tile_um is None else (tile_um, tile_px)
 
 
 _Placed = tuple[np.ndarray, float | None, float | None, str]

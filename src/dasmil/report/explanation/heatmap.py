@@ -120,7 +120,7 @@ def map_figure(
         )
         axis.set(xticks=[], yticks=[], xlim=(left, left + w), ylim=(top + h, top))
         axis.spines[:].set(visible=True, color=LINE)
-        _join(axis, layout, mark)
+        _join(axis, layout, mark, w / (0.82 * width))
         length = nice_length(w / 4)
         transform = axis.get_xaxis_transform()  # x in the unit, y in the axes' height
         axis.plot([left, left + length], [-0.02, -0.02], transform=transform, color=INK, linewidth=3,
@@ -141,20 +141,42 @@ def map_figure(
     return figure
 
 
-def _join(axis: Axes, layout: Layout, pairs: Sequence[Pair]) -> None:
-    """Lines between the ends of pairs, wide for strong ones, each with its length where the line has room for it."""
+def _join(axis: Axes, layout: Layout, pairs: Sequence[Pair], per_point: float) -> None:
+    """Lines between the ends of pairs, wide for strong ones, each with its length where there is room for it.
+
+    per_point: the length on the map that a point of the font covers.
+    """
     strongest = max((abs(p.contribution) for p in pairs), default=1.0) or 1.0
     longer = max(layout.field[2:])
+    ends = [(*layout.centres[k].tolist(), layout.side, layout.side) for p in pairs for k in (p.i, p.j)]
+    taken: list[tuple[float, float, float, float]] = []
     for p in pairs:
         (x0, y0), (x1, y1) = layout.centres[p.i], layout.centres[p.j]
         wide = 0.8 + 1.4 * abs(p.contribution) / strongest
         # Black in a light casing, on any ground; not the page's own colours, which change with its scheme.
         axis.plot([x0, x1], [y0, y1], color="#fdfdfd", linewidth=wide + 1.4, alpha=0.8)
         axis.plot([x0, x1], [y0, y1], color="#000000", linewidth=wide)
-        if p.distance is not None and np.hypot(x1 - x0, y1 - y0) > 0.1 * longer:
-            axis.text((x0 + x1) / 2, (y0 + y1) / 2, f"{p.distance:,.0f} {UNIT_SYMBOL[layout.unit]}", color="#000000",
-                      fontsize=FONT - 1, ha="center", va="center", zorder=4, clip_on=True,
-                      bbox={"facecolor": "#fdfdfd", "alpha": 0.85, "linewidth": 0, "pad": 1})  # fmt: skip
+        if p.distance is None or np.hypot(x1 - x0, y1 - y0) <= 0.1 * longer:
+            continue
+        text = f"{p.distance:,.0f} {UNIT_SYMBOL[layout.unit]}"
+        size = ((0.65 * len(text) + 0.4) * FONT * per_point, 1.5 * FONT * per_point)
+        middle = ((x0 + x1) / 2, (y0 + y1) / 2)
+        place = free_place(middle, size, [*taken, *ends]) or free_place(middle, size, taken)
+        if place is not None:
+            taken.append((*place, *size))
+            axis.text(*place, text, color="#000000", fontsize=FONT - 1, ha="center", va="center", zorder=4,
+                      clip_on=True, bbox={"facecolor": "#fdfdfd", "alpha": 0.85, "linewidth": 0, "pad": 1})  # fmt: skip
+
+
+def free_place(
+    centre: tuple[float, float], size: tuple[float, float], taken: Sequence[tuple[float, float, float, float]]
+) -> tuple[float, float] | None:
+    """Where a label of this size lies on no other (centre and size each): at its place, else just beside it."""
+    (x, y), (w, h) = centre, size
+    for dx, dy in ((0, 0), (0, -h), (0, h), (-w, 0), (w, 0)):
+        if all(abs(x + dx - a) >= (w + c) / 2 or abs(y + dy - b) >= (h + d) / 2 for a, b, c, d in taken):
+            return x + dx, y + dy
+    return None
 
 
 def tiles_figure(

@@ -51,7 +51,9 @@ function joined() {
   const text = (d) => length(d, bag.unit);
   if (instance && instance.index === selected) {
     const others = instance.partners.filter((p) => p.index !== selected);
-    return others.slice(0, 8).filter((p) => p.weight >= 0.1 * others[0].weight).map((p) => ({ i: selected, j: p.index, weight: p.weight, text: text(p.distance) }));
+    const deciding = others.some((p) => p.contribution);
+    const strength = (p) => (deciding ? Math.abs(p.contribution) : p.weight);
+    return others.slice(0, 8).filter((p) => strength(p) >= 0.1 * strength(others[0])).map((p) => ({ i: selected, j: p.index, weight: strength(p), text: text(p.distance) }));
   }
   return selected < 0 ? decided(bag.pairs ?? []) : [];
 }
@@ -86,7 +88,7 @@ async function openBag(index, keep = {}) {
   const entry = state.run.bags[index];
   if (!entry) { say("There is no such bag.", true); return; }
   state.entry = entry;
-  state.bag = state.score = state.instance = state.names = state.ruler = null;
+  state.bag = state.score = state.ranked = state.instance = state.names = state.ruler = null;
   state.selected = -1;
   state.shapes = [];
   get("annotations").value = get("ruler-value").textContent = "";
@@ -225,7 +227,8 @@ async function showNumbers(bag, own) {
   const info = (second.open && await second.colour(bag, own, values, colours, get("threshold").value / 100, Boolean(bag.picture))) || own;
   if (bag !== state.bag) return;
   const scale = makeScale(values, info, colours, Boolean(bag.picture));
-  state.score = { info, values, scale, top: strongest(values, scale, 24) };
+  state.score = { info, values, scale };
+  state.ranked = { info, values, scale, top: strongest(values, scale, 24) };
   get("bar").hidden = get("bar-labels").hidden = false;
   get("groups").replaceChildren();
   drawBar(get("bar"), scale);
@@ -248,7 +251,7 @@ async function showGroup(bag, group) {
   const palette = groupPalette(group.names.length);
   const counts = new Int32Array(group.names.length);
   for (const v of values) counts[v]++;
-  state.score = { info: { ...group, signed: false, group: true }, values, scale: { palette, level: (v) => v, rgb: (v) => palette[v] }, top: [] };
+  state.score = { info: { ...group, signed: false, group: true }, values, scale: { palette, level: (v) => v, rgb: (v) => palette[v] } };
   get("bar").hidden = get("bar-labels").hidden = true;
   get("groups").replaceChildren(...group.names.map((name, k) => {
     const swatch = element("i");
@@ -258,7 +261,17 @@ async function showGroup(bag, group) {
   get("bar-title").textContent = group.title;
   if (second.open) second.overlay.setColours(Int16Array.from(values), palette);
   paint();
-  get("strip").replaceChildren();
+  await rankByContribution(bag);
+}
+
+/** Groups have no order: the strip and its keys go on by what each instance contributed. */
+async function rankByContribution(bag) {
+  const info = bag.scores[0];
+  const values = await fetchFloats(about(bag.index, `score/${encodeURIComponent(info.name)}`, state.voice));
+  if (bag !== state.bag || !state.score?.info.group) return;
+  const scale = makeScale(values, info, state.run.colours[info.signed ? "signed" : "plain"], Boolean(bag.picture));
+  state.ranked = { info, values, scale, top: strongest(values, scale, 24) };
+  fillStrip();
 }
 
 function paint() {
@@ -281,7 +294,7 @@ function paint() {
 const nameOf = (i) => state.names?.[i] ?? `#${i}`;
 
 function fillStrip() {
-  const { bag, score } = state;
+  const { bag, ranked: score } = state;
   const digits = decimals(Math.max(...score.top.map((i) => Math.abs(score.values[i]))));
   get("strip").replaceChildren(...score.top.map((i) => {
     const colour = `rgb(${score.scale.rgb(score.values[i])})`;
@@ -409,8 +422,8 @@ function listen() {
       return;
     }
     const jump = (by) => {
-      if (!state.score) return;
-      const { top } = state.score;
+      const top = state.ranked?.top ?? [];
+      if (!top.length) return;
       const at = top.indexOf(state.selected);
       selectInstance(top[(at + by + top.length) % top.length], true);
     };

@@ -2,7 +2,7 @@
 
 export const get = (id) => document.getElementById(id);
 
-export const state = { run: null, bag: null, entry: null, score: null, selected: -1, instance: null, list: null, request: 0, preferred: null, opacity: null,
+export const state = { run: null, bag: null, entry: null, score: null, ranked: null, selected: -1, instance: null, list: null, request: 0, preferred: null, opacity: null,
                 voice: null, beside: null, shapes: [], ruler: null, names: null };
 
 export function say(text, isError = false) {
