@@ -132,8 +132,10 @@ def _dropped(event: Any) -> None:
 
 _SPACE = "free some space and run the same command again; what was finished is kept"
 _RIGHTS = "choose another folder, or change who may read and write there"
+_DISK = "check the disk, or the connection to it, and run the same command again"
 _PATH = "check the path, or choose another folder"
 _DISK_ADVICE = {
     errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS, errno.EROFS: _RIGHTS,
-    errno.ENOTDIR: _PATH, errno.EISDIR: _PATH, errno.ENAMETOOLONG: _PATH,
+    errno.ENOTDIR: _PATH, errno.EISDIR: _PATH, errno.ENAMETOOLONG: _PATH, errno.ELOOP: _PATH, errno.EIO: _DISK,
+    errno.ENXIO: _DISK, errno.ENODEV: _DISK, errno.ESTALE: _DISK, errno.ETIMEDOUT: _DISK,
 }  # fmt: skip
