@@ -11,7 +11,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 from dasmil import __version__
-from dasmil.errors import DasmilError, InputError
+from dasmil.errors import DasmilError, InputError, one_line
 
 app = App(
     name="dasmil",
@@ -112,7 +112,7 @@ def main() -> None:
         if error.errno not in _DISK_ADVICE:  # not the user's disk or path: a fault of ours, to be seen whole
             raise
         place = f"{error.filename}: " if error.filename else ""
-        print(f"Error: {place}{error.strerror}; {_DISK_ADVICE[error.errno]}", file=sys.stderr)
+        print(f"Error: {one_line(f'{place}{error.strerror}; {_DISK_ADVICE[error.errno]}')}", file=sys.stderr)
         code = 1
     sys.exit(code)
 
