@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dasmil.cli import demo as demo_verb
+from dasmil.errors import InputError
 
 DASMIL = Path(sys.executable).with_name("dasmil")
 
@@ -22,6 +23,13 @@ def run_demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         [DASMIL, "demo", *small, *map(str, arguments)],
         capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ["--seeds=0", "--seeds=-1", "--epochs=0", "--bags=-3"])
+def test_counts_of_none_are_refused_before_anything_is_made(given: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected at least 1"):
+        demo_verb.app([given, "--out", str(tmp_path / "o")], exit_on_error=False, result_action="return_value")
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,9 @@ def demo(
     import sys
     import time
 
+    from dasmil.cli.assignments import check_counts
+
+    check_counts(seeds=seeds, epochs=epochs, bags=bags)
     if quick:
         seeds, epochs, bags = seeds or 1, epochs or 2, bags or 20
     if slides or survival:
