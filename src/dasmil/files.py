@@ -202,7 +202,7 @@ def read_csv(path: Path, expected: str = "a CSV file") -> list[dict[str, str]]:
     """The rows of a CSV file that the product wrote, by the names of their columns; a row that is cut is an error."""
     _need_file(path, expected)
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # a spreadsheet program marks what it saves
             reader = csv.DictReader(file)
             rows, width = list(reader), len(reader.fieldnames or ())
     except (OSError, ValueError, csv.Error) as error:

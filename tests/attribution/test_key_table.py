@@ -13,7 +13,7 @@ from dasmil.attribution.key_table import KeyRow, read_rows, write_markdown, writ
 from dasmil.cli.cohort_arguments import BagArguments
 from dasmil.cli.explain import app
 from dasmil.data.store import read_bag, write_bag
-from dasmil.errors import InputError
+from dasmil.errors import DataError, InputError
 from dasmil.models import create_model
 from dasmil.study.questions import LabelledBags
 from dasmil.types import Bag
@@ -38,6 +38,14 @@ def make_run(folder, seeds=2, finished=True, **options):
     if finished:
         (folder / "summary.json").write_text("{}")
     return folder
+
+
+def test_a_table_that_is_none_is_one_message(tmp_path):
+    table = tmp_path / "key-instances.csv"
+    for text in (b"\xff\xfe\x00", b'"' + b"x" * 200_000):
+        table.write_bytes(text)
+        with pytest.raises(DataError, match="cannot be read as a table of key instances"):
+            read_rows(table)
 
 
 def test_runs_below_a_folder_are_scored_once_and_on_clean_bags(tmp_path, capsys, monkeypatch):

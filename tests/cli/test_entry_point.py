@@ -99,7 +99,8 @@ def test_a_path_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     [
         ("ENOSPC", "Error: /x: No space left on device; free some space and run the same command again"),
         ("EROFS", "Error: /x: Read-only file system; choose another folder"),
-        ("EIO", "Traceback"),  # a fault that is not the user's path or disk is seen whole
+        ("EIO", "Error: /x: Input/output error; check the disk, or the connection to it"),
+        ("EINVAL", "Traceback"),  # a fault that is not the user's path or disk is seen whole
     ],
 )
 def test_disks_that_refuse_are_one_line_whoever_meets_them(number: str, said: str) -> None:

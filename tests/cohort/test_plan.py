@@ -157,6 +157,7 @@ def test_impossible_sizes_are_refused_at_once(
     [
         (["--seeds", "0"], "seeds is 0, expected at least 1"),
         (["--threads=-1"], "threads is -1, expected at least 1"),
+        (["--threads=1000000"], "threads is 1000000, expected at most 1,024"),
         (["--memory-gb", "nan"], "memory_gb is nan, expected the memory that may be used, above 0"),
         (["--memory-gb=-2"], "memory_gb is -2, expected"),
         (["--set", "lr=abc"], "^training setting lr: "),

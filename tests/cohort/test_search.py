@@ -194,6 +194,8 @@ def test_grid_names_are_checked() -> None:
             parse_grid([entry], "das-mil")
     with pytest.raises(InputError, match="given twice"):
         parse_grid(["lr=1", "lr=2"], "das-mil")
+    with pytest.raises(InputError, match="--grid lr: a value is listed twice"):
+        parse_grid(["lr=" + "1," * 4999 + "1"], "das-mil")
     with pytest.raises(InputError, match="nothing to search"):
         parse_grid([], "das-mil")
 

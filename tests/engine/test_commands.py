@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,6 +259,52 @@ def test_wrong_use_is_one_line(
     assert [line for line in text.splitlines() if line.startswith("Error: ")] == text.splitlines()[-1:]
     assert message in text
     assert not list((tmp_path / "o").glob("*.h5"))
+
+
+@pytest.mark.parametrize(
+    ("threads", "message"), [(0, "found 0, expected 1 or more"), (10**6, "found 1000000, expected")]
+)
+@pytest.mark.parametrize("verb", ["train", "search", "compare"])
+def test_threads_that_nobody_has_are_refused(
+    verb: str, threads: int, message: str, made: Path, tmp_path: Path, run: Run
+) -> None:
+    more = ("--grid", "lr=0.01") if verb == "search" else ()
+    cohort = ("--bags", made / "bags", "--labels", made / "labels.csv", "--out", tmp_path / "o", *more)
+    code, text = run(verb, *cohort, f"--threads={threads}")
+    assert code == 1
+    assert text.splitlines()[-1].startswith(f"Error: threads: {message}")
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_run_whose_folder_is_deleted_says_so_and_can_be_made_again(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["train", "--bags", made / "bags", "--labels", made / "labels.csv", "--out", out, "--threads", "1"]
+    words += ["--model", "mean-pool", "--set", "starts=1", "--set", "restarts=0"]
+
+    def start(epochs: int) -> subprocess.Popen[str]:
+        command = [
+            sys.executable,
+            "-c",
+            "from dasmil.cli import main; main()",
+            *map(str, words),
+            "--epochs",
+            str(epochs),
+        ]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    process = start(100_000)
+    while not (out / "checkpoint.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    shutil.rmtree(out, ignore_errors=True)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" not in text
+    assert [line for line in text.splitlines() if line.startswith("Error: ")] == text.splitlines()[-1:]
+    shutil.rmtree(out, ignore_errors=True)
+    again = start(1)
+    text, _ = again.communicate(timeout=120)
+    assert (again.returncode, (out / "report.html").exists()) == (0, True), text
 
 
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("slurm", "submitit")])

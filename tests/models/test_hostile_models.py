@@ -6,6 +6,8 @@ import contextlib
 import json
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ from dasmil import create_model, load_model
 from dasmil.errors import DasmilError, DataError, InputError
 from dasmil.models import MODELS
 from dasmil.models.options import Range, Size, read_option
+from dasmil.models.sizes import sizes_only
+from dasmil.nn.neighbours import pairs_within
 from dasmil.types import Bag
 
 X, XY = torch.randn(20, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40.0).reshape(20, 2)
@@ -134,6 +138,68 @@ def test_every_option_is_of_a_known_kind() -> None:
     with pytest.raises(InputError, match="would have 8,590,196,738 parameters"):
         create_model("ab-mil", in_features=65_536, hidden=65_536, encoder="linear-relu", encoder_features=65_536)
     assert create_model("sa", in_features=6.0, hidden=np.int64(3)).config["hidden"] == 3  # type: ignore[arg-type]
+
+
+SMALL = {"camil": {"heads": 1, "head_features": 4}, "slide-transformer": {"layers": 1}}
+
+
+def _ends(name: str) -> list[dict[str, object]]:
+    """Every option of a model at each end of its range that a file could ask for without one more number in it."""
+    small = {"in_features": 6, **SMALL.get(name, {})}
+
+    def shapes(**changes: object) -> dict[str, torch.Size]:
+        with sizes_only():
+            return {key: value.shape for key, value in create_model(name, **{**small, **changes}).state_dict().items()}
+
+    found, usual = [], shapes()
+    for option in MODELS[name].schema().values():
+        ends = (option.range.low, option.range.high) if option.range is not None else option.choices
+        for end in ends:
+            with contextlib.suppress(DasmilError):
+                if shapes(**{option.name: end}) == usual:
+                    found.append({**small, option.name: end})
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_an_option_alone_can_ask_for_is_done_for_a_small_bag(name: str) -> None:
+    ends = _ends(name)
+    assert ends
+    for options in ends:
+        with torch.no_grad():
+            assert create_model(name, **options).eval()(X[:5], XY[:5]).logit.isfinite().all(), options
+
+
+def test_matrices_that_a_bag_cannot_fill_are_refused() -> None:
+    with pytest.raises(InputError, match="landmarks is 4096, expected a whole number from 1 to 1,024"):
+        create_model("camil", in_features=6, landmarks=4096)
+    with pytest.raises(InputError, match="64 heads with 256 landmarks each are 16,384, expected at most 8,192"):
+        create_model("camil", in_features=6, heads=64)
+    places = torch.rand(5_000, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InputError, match="12,497,500 pairs of the 5,000 instances lie within the radius 2,"):
+        pairs_within(places, 2.0)
+    near = pairs_within(places[:3], 2.0)
+    assert sorted(zip(*near.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    wide = create_model("rrt-mil", in_features=6, features=8, regions=1, heads=8)
+    with pytest.raises(InputError, match="6,000 instances in 1 x 1 regions have 296,120,448 scores in each"):
+        wide(torch.zeros(6_000, 6), torch.zeros(6_000, 2))
+
+
+def test_sizes_are_known_without_the_compiler() -> None:
+    """PyTorch's compiler (a thousand modules) was loaded to draw numbers that have no memory."""
+    program = """
+import sys
+from dasmil.models import MODELS, create_model
+from dasmil.models.sizes import sizes_only
+with sizes_only():
+    for name, cls in MODELS.items():
+        for option in cls.schema().values():
+            for word in option.choices or (option.default,):
+                create_model(name, **{"in_features": 6, option.name: 6 if option.name == "in_features" else word})
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.fixture(scope="module")

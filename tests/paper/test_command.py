@@ -71,4 +71,6 @@ def test_wrong_names_are_refused_before_anything_is_trained(tmp_path: Path) -> N
         run("all", "--models", "sa", "--out", tmp_path)
     with pytest.raises(InputError, match="Did you mean 'sa'"):
         run("collage", "--models", "sx", "--out", tmp_path)
+    with pytest.raises(InputError, match="--seeds is 0, expected at least 1"):
+        run("collage", "--seeds", "0", "--out", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -25,6 +25,13 @@ def run_demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("given", ["--seeds=0", "--seeds=-1", "--epochs=0", "--bags=-3"])
+def test_counts_of_none_are_refused_before_anything_is_made(given: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected at least 1"):
+        demo_verb.app([given, "--out", str(tmp_path / "o")], exit_on_error=False, result_action="return_value")
+    assert not (tmp_path / "o").exists()
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     out = tmp_path_factory.mktemp("demo") / "out"

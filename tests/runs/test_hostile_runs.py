@@ -126,6 +126,20 @@ def test_what_seeds_say_of_different_bags_is_not_put_together(whole: dict[str, P
         train(tmp_path / "run", resume=True)
 
 
+def test_tables_that_a_spreadsheet_program_saved_say_the_same(whole: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(whole["run"], tmp_path / "run")
+    seed = Run.read(tmp_path / "run").seeds[0]
+    expected = seed.sets, list(seed.history)
+    for table in (seed.predictions_file, seed.path / "metrics.csv"):
+        table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    again = Run.read(tmp_path / "run").seeds[0]
+    assert (again.sets, list(again.history)) == expected
+    assert len(again.scored["test"].labels) == 6
+    again.predictions_file.write_text(again.predictions_file.read_text().replace("bag_id", "name", 1))
+    with pytest.raises(DataError, match="it has no columns 'bag_id' and 'split'"):
+        _ = Run.read(tmp_path / "run").seeds[0].sets
+
+
 def test_a_status_a_curve_and_predictions_that_do_not_fit_are_one_message(
     whole: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -219,6 +219,35 @@ def test_a_bag_with_nan_features_is_a_message() -> None:
         assert "1 of 20 instances have NaN or infinite features; remove them" in json.loads(body)["error"]
 
 
+@pytest.mark.parametrize("damage", ["weights", "lengths", "places"])
+def test_numbers_that_no_page_can_draw_are_a_message(damage: str) -> None:
+    torch.manual_seed(0)
+    places = torch.rand(20, 2) * (1e30 if damage == "places" else 100)
+    bag = Bag(torch.randn(20, 4), places, "um", "slide-1")
+    model = create_model("das-mil", in_features=4).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if damage == "weights" or (damage == "lengths" and name.endswith("theta")):
+                parameter.fill_(float("nan") if damage == "weights" else float("inf"))
+    for viewer in serve(Shelf("das-mil", "for tests", model, [Entry("slide-1", lambda: bag)])):
+        answers = [ask(viewer, f"/api/bag/0{what}")[:2] for what in ("", "/account", "/partners/3")]
+        assert {status for status, _ in answers} <= {200, 422}
+        messages = [json.loads(body)["error"] for status, body in answers if status == 422]
+        assert messages
+        assert all("infinite or no number" in message or "no map can show" in message for message in messages), messages
+
+
+def test_a_header_that_stands_twice_is_refused(collages: Viewer) -> None:
+    twice = {"Origin": (collages.url[:-1], "http://evil.example"), "Sec-Fetch-Site": ("none", "cross-site")}
+    for name, values in twice.items():
+        connection = http.client.HTTPConnection("127.0.0.1", collages.port, timeout=60)
+        connection.putrequest("GET", "/api/bags")
+        for value in reversed(values):
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 403
+
+
 def test_what_a_bias_and_a_radius_say_of_distance_is_told() -> None:
     model = create_model("sa", in_features=4, bias="cauchy", bias_init=0.5, distance_scale=80.0, radius=90.0)
     bag = Bag(torch.randn(5, 4), torch.rand(5, 2) * 100, "um", "five")

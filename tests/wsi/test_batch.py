@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +121,23 @@ def test_what_a_killed_run_left_is_cleared_but_nothing_of_a_live_one(folder):
         extract([folder / "slides"], bags, config, engine=engine)
         assert not [path for path in bags.rglob("*") if path.name.startswith(".")]
     assert {path: path.read_bytes() for path in bags.glob("*.h5")} == before
+
+
+def test_bags_whose_folder_is_deleted_are_named_and_made_again(folder):
+    process = start(folder, "began", 3)
+    deadline = time.monotonic() + 120
+    while len((folder / "began").read_text() if (folder / "began").exists() else "") < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    shutil.rmtree(folder / "bags")  # the first slide is written, the second in hand
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert json.loads(output) == {"a": "done", "b": "failed", "c": "done"}
+    second = start(folder, "again", 0)
+    output, _ = second.communicate(timeout=120)
+    assert json.loads(output) == {"a": "done", "b": "done", "c": "skipped"}
+    assert [len(read_bag(folder / "bags" / f"{name}.h5")) > 0 for name in "abc"] == [True] * 3
 
 
 def test_two_processes_share_the_slides(folder):

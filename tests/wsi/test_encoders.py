@@ -302,6 +302,9 @@ def test_tokens_without_a_place_do_not_count_in_a_middle_layer():
         (f"{DEFAULT_ENCODER}[4,16]", "has the blocks 0 to 15, but 16 was asked for"),
         (f"{DEFAULT_ENCODER}[4,4]", "expected different numbers of blocks"),
         (f"{DEFAULT_ENCODER}[]", "expected different numbers of blocks"),
+        ("null[=]", "encoder 'null\\[=\\]': expected different numbers of blocks"),
+        ("null[1][2]", "expected different numbers of blocks in one pair of brackets"),
+        (f"null[{'9' * 5000}]", "expected different numbers of blocks"),
         ("null[1]", "has no layers to choose from"),
     ],
 )

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,8 +17,9 @@ from dasmil.data.store import read_bag, read_bag_info
 from dasmil.engine.locks import file_lock
 from dasmil.errors import InputError
 from dasmil.files import json_hash, replacing
-from dasmil.wsi import qc
+from dasmil.wsi import pipeline, qc
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
+from dasmil.wsi.finished import save_features
 from dasmil.wsi.pipeline import extract_slide, make_encoder
 from dasmil.wsi.reader import Slide
 from dasmil.wsi.stain import apply_stains, fit_stains, normalise_tile
@@ -341,6 +344,27 @@ def test_bags_made_without_pictures_are_counted_when_skipped(made_slide, tmp_pat
     assert (first.status, again.status) == ("done", "skipped")
     assert again.tiles == first.tiles > 0
     assert again.mpp == 0.5
+
+
+def test_a_run_that_dies_right_after_a_bag_was_written_has_told_its_counts(made_slide, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def last_act(*given: Any) -> None:
+        save_features(*given)
+        raise Killed
+
+    whole = extract_slide(made_slide(), tmp_path / "whole", SMALL)
+    monkeypatch.setattr(pipeline, "save_features", last_act)
+    with pytest.raises(Killed):
+        extract_slide(made_slide(), tmp_path / "bags", SMALL)
+    again = extract_slide(made_slide(), tmp_path / "bags", SMALL)
+    assert again.status == "skipped"
+    counts = [(r.tiles, r.grid_tiles, r.blank, r.reader, r.mpp_origin) for r in (whole, again)]
+    assert counts[0] == counts[1]
+    notes = [json.loads((tmp_path / name / f"qc/{whole.slide}.json").read_text()) for name in ("whole", "bags")]
+    assert notes[0]["status"] == notes[1]["status"] == "done"
+    assert notes[0]["grid_tiles"] == notes[1]["grid_tiles"] == whole.grid_tiles
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(made_slide, tmp_path, monkeypatch):

@@ -69,18 +69,18 @@ def read_rows(path: Path) -> list[KeyRow]:
     """The rows of an earlier table; none where there is no file or it was written by an older version."""
     if not path.exists():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(path, newline="", encoding="utf-8-sig") as file:
         table = csv.DictReader(file)
-        if tuple(table.fieldnames or ()) != COLUMNS:
-            return []
         try:
+            if tuple(table.fieldnames or ()) != COLUMNS:
+                return []
             return [
                 KeyRow(
                     **{f.name: {"int": int, "float": float}.get(str(f.type), str)(row[f.name]) for f in fields(KeyRow)}
                 )
                 for row in table
             ]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, csv.Error) as error:
             raise DataError(f"{path} cannot be read as a table of key instances ({error}): remove it") from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 from dasmil import __version__
-from dasmil.errors import DasmilError, InputError
+from dasmil.errors import DasmilError, InputError, one_line
 
 app = App(
     name="dasmil",
@@ -112,7 +112,7 @@ def main() -> None:
         if error.errno not in _DISK_ADVICE:  # not the user's disk or path: a fault of ours, to be seen whole
             raise
         place = f"{error.filename}: " if error.filename else ""
-        print(f"Error: {place}{error.strerror}; {_DISK_ADVICE[error.errno]}", file=sys.stderr)
+        print(f"Error: {one_line(f'{place}{error.strerror}; {_DISK_ADVICE[error.errno]}')}", file=sys.stderr)
         code = 1
     sys.exit(code)
 
@@ -132,8 +132,10 @@ def _dropped(event: Any) -> None:
 
 _SPACE = "free some space and run the same command again; what was finished is kept"
 _RIGHTS = "choose another folder, or change who may read and write there"
+_DISK = "check the disk, or the connection to it, and run the same command again"
 _PATH = "check the path, or choose another folder"
 _DISK_ADVICE = {
     errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS, errno.EROFS: _RIGHTS,
-    errno.ENOTDIR: _PATH, errno.EISDIR: _PATH, errno.ENAMETOOLONG: _PATH,
+    errno.ENOTDIR: _PATH, errno.EISDIR: _PATH, errno.ENAMETOOLONG: _PATH, errno.ELOOP: _PATH, errno.EIO: _DISK,
+    errno.ENXIO: _DISK, errno.ENODEV: _DISK, errno.ESTALE: _DISK, errno.ETIMEDOUT: _DISK,
 }  # fmt: skip

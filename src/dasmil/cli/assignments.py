@@ -1,4 +1,4 @@
-"""--set name=value."""
+"""--set name=value; counts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from typing import Any
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     """Values by name; of two for one name the last counts."""
     return dict(map(_parse, assignments))
+
+
+def check_counts(**given: int | None) -> None:
+    """Refuse a count of none or fewer: 0 is not the same as nothing given."""
+    from dasmil.errors import InputError
+
+    for name, count in given.items():
+        if count is not None and count < 1:
+            raise InputError(f"--{name} is {count}, expected at least 1")
 
 
 def _parse(assignment: str) -> tuple[str, Any]:

@@ -78,8 +78,6 @@ def compare(
     """
     import json as json_module
 
-    import torch
-
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display, say
     from dasmil.errors import InputError
@@ -91,8 +89,7 @@ def compare(
         raise InputError("give either run directories, or --bags and --labels with --models")
     if runs and (models or recipe or epochs or lr or set or grid or same_settings):
         raise InputError("finished runs are compared as they are: leave --models and settings of training out")
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
+    engine.use_threads()
     if grid and same_settings:
         raise InputError("--grid and --same-settings were given: choose one of them")
     names = models.split(",") if models else list(DEFAULT_MODELS)

@@ -78,7 +78,9 @@ def demo(
     import sys
     import time
 
-    check_counts({"--seeds": seeds, "--epochs": epochs, "--bags": bags})
+    from dasmil.cli.assignments import check_counts
+
+    check_counts(seeds=seeds, epochs=epochs, bags=bags)
     if quick:
         seeds, epochs, bags = seeds or 1, epochs or 2, bags or 20
     if slides or survival:
@@ -119,15 +121,6 @@ def demo(
             )
         print(page)
     return 0
-
-
-def check_counts(given: Mapping[str, int | None]) -> None:
-    """Refuse numbers that nothing can be made of, before anything is written."""
-    from dasmil.errors import InputError
-
-    for option, number in given.items():
-        if number is not None and number < 1:
-            raise InputError(f"{option} is {number}, expected at least 1")
 
 
 def _made_slides(out: Path, seeds: int, epochs: int, bags: int | None, json: bool, slides: bool, survival: bool) -> int:

@@ -59,6 +59,14 @@ class EngineArguments:
         """One unit at a time on this machine: no workers are needed."""
         return self.engine == "local" and self.jobs in (None, 1) and not self.gpus
 
+    def use_threads(self) -> None:
+        """Compute with as many threads as were asked for, in this process; refused where nobody has so many."""
+        checked = self.options()
+        if self.threads is not None:
+            import torch
+
+            torch.set_num_threads(checked.threads)
+
     def options(self) -> EngineOptions:
         """As the engine takes them."""
         from dasmil.engine import EngineOptions

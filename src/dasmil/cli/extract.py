@@ -173,10 +173,8 @@ def extract(
     if encoder is None:
         note = next(info.note for info in list_encoders() if info.name == DEFAULT_ENCODER)
         print(f"Encoder {DEFAULT_ENCODER}: {note}. Choose another with --encoder.", file=sys.stderr)
-    if engine.in_this_process and engine.threads is not None:
-        import torch
-
-        torch.set_num_threads(engine.threads)
+    if engine.in_this_process:
+        engine.use_threads()
     try:
         with SlideDisplay(quiet=json) as reporter:
             where = None if engine.in_this_process else spread

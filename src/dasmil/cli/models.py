@@ -48,15 +48,14 @@ def models(name: str | None = None, /, *, json: Annotated[bool, Parameter(negati
 
 def describe(name: str) -> dict[str, Any]:
     """One row: the parameters are counted on the model itself, without allocating it."""
-    import torch
-
     from dasmil.models import MODELS, PRESETS, create_model
+    from dasmil.models.sizes import sizes_only
 
     cls = MODELS[name]
     parameters: dict[str, int | None] = {}
     for preset in PRESETS:
         if preset in cls.presets:
-            with torch.device("meta"):
+            with sizes_only():
                 parameters[preset] = sum(p.numel() for p in create_model(name, preset=preset).parameters())
         else:
             parameters[preset] = None

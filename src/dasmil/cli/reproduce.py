@@ -69,9 +69,11 @@ def reproduce(
     json
         Print the results as JSON.
     """
+    from dasmil.cli.assignments import check_counts
     from dasmil.cli.display import Display
     from dasmil.paper import reproduce as paper
 
+    check_counts(seeds=seeds)
     folders = paper.Folders.choose(out, results, quick=quick)
     if check:
         return _print_check(paper.check(folders.results), folders.results, json)

@@ -80,8 +80,6 @@ def search(
     json
         Print the chosen settings and results as JSON.
     """
-    import torch
-
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display, say
     from dasmil.cli.training_display import print_scores
@@ -90,8 +88,7 @@ def search(
     from dasmil.study.settings import gather_settings
     from dasmil.study.trials import Question, parse_grid
 
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
+    engine.use_threads()
     values, spread = parse_grid(grid, model), engine.options()
     source = StudyData(
         data=data, protocol=protocol, mnist_dir=mnist_dir, cohort=cohort, folds=folds, split_seed=split_seed,

@@ -119,8 +119,6 @@ def train(
     json
         Print the results as JSON.
     """
-    import torch
-
     from dasmil.cli.assignments import parse_assignments
     from dasmil.cli.display import Display, code_of, say
     from dasmil.cli.training_display import print_run
@@ -144,8 +142,7 @@ def train(
     spread = engine.options()
     if folds is None and not engine.in_this_process:
         raise InputError("--jobs, --engine and --gpus spread folds: give --folds too, or leave them out for one run")
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
+    engine.use_threads()
 
     def train_one(name: str, folder: Path, quiet: bool = False) -> int:
         chosen = gather_settings(name, recipe, preset, settings, parse_assignments(set or []), source.preset)

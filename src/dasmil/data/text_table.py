@@ -76,7 +76,11 @@ def _numbered(path: Path) -> Iterator[tuple[int, list[str]]]:
     if path.suffix.lower() == ".parquet":
         yield from enumerate(_parquet_rows(path), start=1)
         return
-    text = decoded(path, path.read_bytes())
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): check the disk and who may read it") from error
+    text = decoded(path, data)
     # Only the csv module knows where a row ends: cells may hold line breaks, and separators such as U+2028.
     delimiter = max("\t;,", key=text.lstrip("\r\n").partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)

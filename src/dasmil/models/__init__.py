@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.ab_mil import ABMIL, GatedABMIL
 from dasmil.models.base import MILModel
@@ -28,6 +26,7 @@ from dasmil.models.sa import SA
 from dasmil.models.sa_distance import SAAlibi, SARope
 from dasmil.models.sa_position import SAAxial, SAFourier
 from dasmil.models.set_transformer import ISetTransformer, SetTransformer
+from dasmil.models.sizes import sizes_only
 from dasmil.models.slide_transformer import SlideTransformer
 from dasmil.models.sm_abmil import SmABMIL
 from dasmil.models.stamp_vit import StampViT
@@ -119,7 +118,7 @@ def create_model(name: str, in_features: int | None = None, preset: str | None =
 
 def _check_size(name: str, options: dict[str, Any]) -> None:
     """Refuse a model of more parameters than any bag could teach, before memory is taken for it."""
-    with torch.device("meta"):
+    with sizes_only():
         parameters = sum(p.numel() for p in MODELS[name](**options).parameters())
     if parameters > MOST_PARAMETERS:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dasmil.errors import InputError
 from dasmil.models.bag_by_bag import BagByBag
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
-from dasmil.models.options import Count, Size
+from dasmil.models.options import Count, Range, Size
 from dasmil.nn import Linear
 from dasmil.nn.attention import join
 from dasmil.nn.neighbours import nearest
@@ -22,6 +22,10 @@ from dasmil.nn.recompute import part_again
 Fusion = Literal["paper", "program"]
 COMPARED, KEPT, KERNEL, ITERATIONS = 16, 8, 33, 6
 ROWS = 2048
+Landmarks = Annotated[int, Range(1, 1024)]
+"""A bag of fewer instances is filled up to as many."""
+MOST_LANDMARKS = 8_192
+"""Of all heads: each inverts a matrix of its own landmarks."""
 
 
 class NystromLayer(nn.Module):
@@ -137,7 +141,7 @@ class CAMIL(MILModel):
         *,
         heads: Count = 8,
         head_features: Size = 64,
-        landmarks: Size = 256,
+        landmarks: Landmarks = 256,
         local_features: Size = 256,
         hidden: Size = 128,
         fusion: Fusion = "paper",
@@ -148,6 +152,11 @@ class CAMIL(MILModel):
             raise InputError(
                 f"head_features is {head_features}, expected a multiple of heads ({heads}): they are mixed in as many "
                 "groups"
+            )
+        if heads * landmarks > MOST_LANDMARKS:
+            raise InputError(
+                f"{heads} heads with {landmarks:,} landmarks each are {heads * landmarks:,}, expected at most "
+                f"{MOST_LANDMARKS:,}: every head inverts a matrix of its landmarks; choose fewer of either"
             )
         self.aggregator = CAMILAggregator(self.encoded, heads, head_features, landmarks, local_features, hidden, fusion)
         self.classifier = self.make_classifier(self.encoded)

@@ -22,7 +22,9 @@ Activation = Literal["tanh", "relu"]
 CROSS_REGIONS = 8  # a side, whatever the regions of the first layer
 CLOSE = 1e-8
 SCORES = 1 << 22
-"""Scores that are held at a time."""
+"""Scores that are held at a time, of one region at least."""
+MOST_SCORES = 1 << 28
+"""Of one region, in all heads: about 5 GB."""
 
 
 def into_regions(x: Tensor, per_side: int) -> Tensor:
@@ -58,6 +60,11 @@ class RegionAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         regions = into_regions(x, self.per_side)
+        if (scores := self.heads * regions.shape[1] ** 2) > MOST_SCORES:
+            raise InputError(
+                f"{len(x):,} instances in {self.per_side} x {self.per_side} regions have {scores:,} scores in each, "
+                f"expected at most {MOST_SCORES:,}: choose more regions a side"
+            )
         q, k, v = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in self.qkv(regions).chunk(3, -1))
         q = q / math.sqrt(q.shape[-1])
         weight, bias = self.conv.weight, self.conv.bias

@@ -81,7 +81,7 @@ class TransformerAggregator(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.enter = Linear(in_features, width)
-        self.token = nn.Parameter(torch.randn(width) * 0.02)
+        self.token = nn.Parameter(torch.empty(width).normal_(std=0.02))
         self.blocks = nn.ModuleList(blocks)
         self.norm = LayerNorm(width)
         self.distance_scale, self.radius, self.checkpointing = distance_scale, radius, checkpointing

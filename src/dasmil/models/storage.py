@@ -15,6 +15,7 @@ from torch import Tensor
 from dasmil import __version__
 from dasmil.errors import WORD, DataError, InputError, named, shown
 from dasmil.files import write_tensors, write_text
+from dasmil.models.sizes import sizes_only
 
 if TYPE_CHECKING:
     from dasmil.models.base import MILModel
@@ -56,7 +57,7 @@ def read_model(path: str | Path) -> MILModel:
                 f"{file} holds a model named {shown(name)}, which this dasmil ({__version__}) does not know"
             )
         try:
-            with torch.device("meta"):  # sizes only: nothing is allocated before they are known to match
+            with sizes_only():  # nothing is allocated before the sizes are known to match
                 model = MODELS[name](**options)
         except (TypeError, ValueError) as error:
             raise DataError(f"{file}: its configuration does not make a {name} model: {error}") from error

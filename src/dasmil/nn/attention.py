@@ -127,6 +127,9 @@ class DistanceAwareAttention(AttentionHeads):
         register(self, "theta", per_head("theta_init", theta_init, heads) if embeddings else None, trainable=train_phi)
         register(self, "beta", per_head("beta_init", beta_init, heads) if embeddings else None, trainable=train_phi)
         self.bias, self.radius, self.wavelengths = bias, radius, wavelengths
+        if wavelengths is not None and not wavelengths[0] <= wavelengths[1]:
+            shortest, longest = wavelengths
+            raise InputError(f"shortest is {shortest:g} and longest is {longest:g}, expected the longer one second")
         if wavelengths is not None and hidden % 4:
             raise InputError(
                 f"hidden is {hidden}, but rotary positions in the plane turn numbers in fours: use a multiple of 4"
@@ -149,7 +152,8 @@ class DistanceAwareAttention(AttentionHeads):
         else:
             if min(init if isinstance(init, Sequence) else [init]) <= 0:
                 raise InputError(f"bias_init is {init}, but bias {self.bias!r} has lengths: use numbers above 0")
-            register(self, "bias_log_length", start.log(), trainable=trainable)
+            logs = [math.log(length) for length in init] if isinstance(init, Sequence) else math.log(init)
+            register(self, "bias_log_length", per_head("bias_init", logs, self.heads), trainable=trainable)
 
     def bias_terms(self, batch: torch.Size | None = None) -> dict[str, Any]:
         """The arguments bias, bias_scale, bias_table and bias_edges of das_attention."""

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from dasmil.errors import InputError
 
+MOST_PAIRS = 10_000_000
+"""Two hundred neighbours for each of 100,000 instances; their matrix takes about 1.5 GB."""
+
 
 def nearest(coords: Tensor, k: int, section: Tensor | None = None) -> Tensor:
     """The k nearest instances of each [n, k], itself first; -1 where its section has fewer. Which of two that are
@@ -27,8 +30,15 @@ def nearest(coords: Tensor, k: int, section: Tensor | None = None) -> Tensor:
 def pairs_within(coords: Tensor, radius: float, section: Tensor | None = None) -> Tensor:
     """All pairs of two different instances at most ``radius`` apart, both ways [2, pairs], ordered by the first."""
     places, found = _places(coords), []
-    for members in _sections(section, len(coords)):
-        found.append(members[KDTree(places[members]).query_pairs(radius, output_type="ndarray").reshape(-1, 2)])
+    trees = [(members, KDTree(places[members])) for members in _sections(section, len(coords))]
+    count = sum((int(tree.count_neighbors(tree, radius)) - len(members)) // 2 for members, tree in trees)
+    if count > MOST_PAIRS:
+        raise InputError(
+            f"{count:,} pairs of the {len(places):,} instances lie within the radius {radius:g}, expected at most "
+            f"{MOST_PAIRS:,}: choose a smaller radius"
+        )
+    for members, tree in trees:
+        found.append(members[tree.query_pairs(radius, output_type="ndarray").reshape(-1, 2)])
     pairs = np.concatenate(found) if found else np.empty((0, 2), dtype=np.int64)
     both = np.concatenate([pairs, pairs[:, ::-1]])
     return torch.from_numpy(both[np.argsort(both[:, 0], kind="stable")].T.copy()).to(coords.device)

@@ -126,7 +126,7 @@ def _table(path: Path) -> dict[str, list[str]]:
     import csv
 
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
     except FileNotFoundError:
         raise broken(path.parent, f"the file {path.name} is missing") from None

@@ -73,7 +73,10 @@ class Seed:
     @cached_property
     def sets(self) -> dict[str, str]:
         """The set of every bag that it has scored, whatever the task is."""
-        return {row["bag_id"]: row["split"] for row in read_csv(self.predictions_file) if "split" in row}
+        rows = read_csv(self.predictions_file)
+        if rows and not {"bag_id", "split"} <= rows[0].keys():
+            raise broken(self.predictions_file, "it has no columns 'bag_id' and 'split'")
+        return {row["bag_id"]: row["split"] for row in rows}
 
     @cached_property
     def answered(self) -> dict[str, Answers]:

@@ -55,6 +55,8 @@ def parse_grid(entries: Sequence[str], model: str) -> dict[str, list[Any]]:
         if name in grid:
             raise InputError(f"--grid {name} was given twice: list all its values once")
         found = [_value(text.strip()) for text in values.split(",")]
+        if len(set(map(repr, found))) < len(found):
+            raise InputError(f"--grid {name}: a value is listed twice, and would be trained twice: list each once")
         grid[name] = found if name not in options else [options[name].check(value) for value in found]
     if not grid:
         raise InputError("nothing to search: give at least one --grid name=value,value")

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import torch
-
 from dasmil.errors import InputError, shown, unknown_name
 from dasmil.models import MODELS, MILModel, resolve_options
 from dasmil.models.base import Position
+from dasmil.models.sizes import sizes_only
 from dasmil.tasks import task_from
 from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.defaults import default_options, default_settings, freely_shaped
@@ -168,5 +167,5 @@ def task_outputs(record: Mapping[str, Any]) -> int:
 
 def without_memory(name: str, options: Mapping[str, Any]) -> MILModel:
     """The model without memory for its parameters, to ask what it has."""
-    with torch.device("meta"):
+    with sizes_only():
         return MODELS[name](**options)

@@ -28,6 +28,7 @@ SMALLEST_PROBE = 256
 LARGEST_PROBE = 8192
 WARM_UP = 512
 SPACING = 100.0
+MOST_THREADS = 1024
 """Of the instances of a probe, where nothing is known of the bags."""
 CHEAP_SECONDS = 0.25  # a largest probe that takes less is followed by one nearer to the largest bag
 PICTURES = 64  # pictures of a small probe: the CNN that reads them is most of its cost
@@ -112,6 +113,8 @@ def make_plan(
     if seeds < 1 or (threads is not None and threads < 1):
         found = f"seeds is {seeds}" if seeds < 1 else f"threads is {threads}"
         raise InputError(f"{found}, expected at least 1")
+    if threads is not None and threads > MOST_THREADS:
+        raise InputError(f"threads is {threads}, expected at most {MOST_THREADS:,}")
     if memory_gb is not None and not 0 < memory_gb < math.inf:
         raise InputError(f"memory_gb is {memory_gb:g}, expected the memory that may be used, above 0")
     config, starts = job.config, most_starts(job)

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dasmil.attribution.export import geojson, instances_csv
-from dasmil.errors import DasmilError
+from dasmil.errors import DasmilError, DataError
 from dasmil.types import Bag, Explanation
 from dasmil.viewer import answers
 from dasmil.viewer.answers import TILE, levels
@@ -66,8 +66,10 @@ class OwnPageOnly:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
+        names = [name for name, _ in scope["headers"]]
         origin = headers.get(b"origin")
         allowed = headers.get(b"host") in self.hosts
+        allowed &= all(names.count(name) <= 1 for name in (b"host", b"origin", b"sec-fetch-site"))
         allowed &= headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
         allowed &= origin is None or origin.removeprefix(b"http://") in self.hosts
         if not allowed:
@@ -133,7 +135,13 @@ def _voice(request: Request) -> int | None:
 
 
 def _json(content: dict) -> Response:
-    return JSONResponse(content, headers=HEADERS)
+    try:
+        return JSONResponse(content, headers=HEADERS)
+    except ValueError:  # JSON has no words for them, and the page could not draw them
+        raise DataError(
+            "what the model says of this bag is infinite or no number: its weights are damaged, or the bag's features "
+            "or positions are NaN or too large"
+        ) from None
 
 
 def _floats(values: torch.Tensor) -> Response:

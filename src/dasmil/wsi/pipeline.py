@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,9 @@ def _extract(
         "source": path.name,
     }
     bag = Bag(torch.from_numpy(features), torch.from_numpy(coords), "um", result.slide, metadata=metadata)
-    save_features(target, bag, config.format)
+    _remember(replace(result, status="done", bag=str(target)), out_dir, options)
+    save_features(target, bag, config.format)  # last: a slide that has a bag is not looked at again
     result.status, result.bag = "done", str(target)
-    _remember(result, out_dir, options)
 
 
 def _check_same(path: Path, target: Path, marks: tuple[str, str]) -> None:

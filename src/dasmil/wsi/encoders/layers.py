@@ -13,25 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dasmil.errors import InputError
+from dasmil.errors import InputError, shown
 from dasmil.wsi.encoders.base import Encoder
 from dasmil.wsi.encoders.network import NetworkEncoder
 
-_NAME = re.compile(r"(?P<encoder>.+)\[(?P<layers>[\d,\s]*)\]")
+_NAME = re.compile(r"(?P<encoder>[^\[\]]+)\[(?P<layers>[^\[\]]*)\]")
+_BLOCK = re.compile(r"[0-9]{1,4}")
 _BLOCKS = ("blocks", "_blocks", "layers", "stages")  # as timm and the default encoder call them
 
 
 def split_name(name: str) -> tuple[str, tuple[int, ...]]:
     """ "efficientnet-lite0[4,10]" as the encoder's name and its blocks; without brackets no blocks."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    if not name.endswith("]"):
         return name, ()
-    numbers = [text.strip() for text in found["layers"].split(",")]
-    if not all(numbers) or len(set(numbers)) < len(numbers):
+    found = _NAME.fullmatch(name)
+    texts = [text.strip() for text in found["layers"].split(",")] if found else []
+    numbers = tuple(int(text) for text in texts if _BLOCK.fullmatch(text))
+    if found is None or len(numbers) < len(texts) or len(set(numbers)) < len(numbers):
         raise InputError(
-            f"encoder {name!r}: layers are [{found['layers']}], expected different numbers of blocks, such as 4,10"
+            f"encoder {shown(name)}: expected different numbers of blocks in one pair of brackets, such as [4,10]"
         )
-    return found["encoder"], tuple(map(int, numbers))
+    return found["encoder"], numbers
 
 
 class BlockFeatures(nn.Module):
