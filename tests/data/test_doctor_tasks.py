@@ -28,7 +28,7 @@ def write(folder, count: int = 30, *, per: int = 1, site: bool = False) -> None:
     lines = ["slide,patient,days,dead,amount,er,site"]
     for i in range(count):
         features = torch.from_numpy(rng.normal(3.0 * (i % 2) * site, 1, (12, 4)).astype(np.float32))
-        bag = dasmil.Bag(features, 100 * rng.random((12, 2)), "um", f"s{i:02d}")
+        bag = dasmil.Bag(features, torch.from_numpy(100 * rng.random((12, 2))).float(), "um", f"s{i:02d}")
         dasmil.write_bag(folder / "bags" / f"s{i:02d}.h5", bag)
         days = (10 if i % 2 else 200) + i // per
         er = "" if i % 10 == 9 else ("pos" if i % 3 else "neg")
@@ -44,13 +44,13 @@ def doctor(folder, *options):
 def test_the_c_index_that_is_told_from_chance_is_that_of_random_orders() -> None:
     n = 20  # without censoring the C-index is Kendall's tau, whose variance is known
     spread = math.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1))) / 2
-    smallest, true = c_index_to_tell([FollowUp(np.arange(1.0, n + 1), np.ones(n))])
+    smallest, true = c_index_to_tell([FollowUp(np.arange(1.0, n + 1), np.ones(n, dtype=bool))])
     assert smallest == pytest.approx(0.5 + 1.96 * spread, abs=0.012)
     assert true == pytest.approx(0.5 + 2.80 * spread, abs=0.017)
-    folds, _ = c_index_to_tell([FollowUp(np.arange(1.0, n + 1), np.ones(n))] * 4)
+    folds, _ = c_index_to_tell([FollowUp(np.arange(1.0, n + 1), np.ones(n, dtype=bool))] * 4)
     assert folds == pytest.approx(0.5 + 1.96 * spread / 2, abs=0.008)
-    assert c_index_to_tell([FollowUp(np.arange(1.0, 5), np.zeros(4))]) == (None, None)
-    assert c_index_to_tell([FollowUp(np.arange(1.0, 3), np.ones(2))]) == (None, None)  # either 0 or 1
+    assert c_index_to_tell([FollowUp(np.arange(1.0, 5), np.zeros(4, dtype=bool))]) == (None, None)
+    assert c_index_to_tell([FollowUp(np.arange(1.0, 3), np.ones(2, dtype=bool))]) == (None, None)  # either 0 or 1
 
 
 def test_the_correlation_that_is_told_from_none() -> None:
