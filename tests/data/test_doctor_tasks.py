@@ -76,6 +76,16 @@ def test_follow_up_is_described_and_what_it_can_show(tmp_path) -> None:
     assert 0.6 < whole["smallest"] < whole["to_find"] < 0.9
 
 
+def test_plan_says_the_same_of_what_can_be_shown(tmp_path) -> None:
+    write(tmp_path)
+    given = ("--labels", tmp_path / "labels.csv", "--time-column", "days", "--event-column", "dead", "--json")
+    planned = call("plan", "--bags", tmp_path / "bags", *given, "--model", "mean-pool")
+    assert planned.returncode == 0, planned.stderr
+    checked = call("doctor", tmp_path / "bags", *given)
+    assert json.loads(planned.stdout)["shows"] == json.loads(checked.stdout)["shows"]
+    assert json.loads(planned.stdout)["shows"][0]["figure"] == "C-index"
+
+
 def test_slides_of_a_patient_that_disagree_stop_one_bag_a_patient(tmp_path) -> None:
     write(tmp_path, 40, per=2)  # the two slides of a patient have other times
     options = ("--time-column", "days", "--event-column", "dead")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -67,20 +67,35 @@ def check_task(matched: Match, task: Task, *, per_patient: bool) -> tuple[list[s
     if splits:
         head += "; " + ", ".join(f"{name} {len(part)}" for name, part in splits.items())
     lines = [head, *(_described(task, k, values) for k in range(len(task.targets)))]
-    parts = scored_parts(owners, task.strata(values).tolist(), splits)
-    shows = [found for k in range(len(task.targets)) for found in _shows(task, k, values, parts)]
-    for name in dict.fromkeys(show.target for show in shows):
-        own = [show for show in shows if show.target == name]
-        of = f" of {name!r}" if len(task.targets) > 1 else ""
-        chance = "0" if own[0].figure == "correlation" else "0.5"
-        told = "; on ".join(show.text for show in own)
-        lines.append(
-            f"{'An' if own[0].figure == 'AUROC' else 'A'} {own[0].figure}{of} is told from {chance} (95 %) on {told}"
-        )
+    shows = what_task_shows(task, owners, values, splits)
+    lines += showing_lines(task, shows)
     wrong = [*_disagreeing(matched, per_patient), *_empty_parts(task, values, splits)]
     for k, target in enumerate(task.targets):
         wrong += _odd(target, values[:, _columns(task, k)], [slide.name for slide in first])
     return lines, shows, wrong
+
+
+def what_task_shows(
+    task: Task, patients: Sequence[str], values: Array, splits: Mapping[str, Sequence[int]]
+) -> list[TaskShowing]:
+    """What validation, test and five folds can show of each target, as `dasmil train` would split these bags.
+
+    values [n, columns]; one bag a patient. splits: bag numbers as the label table has them.
+    """
+    parts = scored_parts(patients, task.strata(values).tolist(), splits)
+    return [found for k in range(len(task.targets)) for found in _shows(task, k, values, parts)]
+
+
+def showing_lines(task: Task, shows: Sequence[TaskShowing]) -> list[str]:
+    """A sentence for each target."""
+    lines = []
+    for name in dict.fromkeys(show.target for show in shows):
+        own = [show for show in shows if show.target == name]
+        of = f" of {name!r}" if len(task.targets) > 1 else ""
+        figure = f"{'An' if own[0].figure == 'AUROC' else 'A'} {own[0].figure}{of}"
+        chance = "0" if own[0].figure == "correlation" else "0.5"
+        lines.append(f"{figure} is told from {chance} (95 %) on {'; on '.join(show.text for show in own)}")
+    return lines
 
 
 def _columns(task: Task, number: int) -> slice:
