@@ -14,7 +14,7 @@ from dasmil.tasks import (
     multilabel,
     regression,
     resolve_task,
-    summarise_task,
+    summarise_outputs,
     survival,
     task_from,
 )
@@ -92,7 +92,7 @@ def test_the_summary_has_intervals_over_patients_and_the_mean_of_what_runs_say()
     values = rng.normal(size=(60, 1))
     task = regression("x").fitted(values)
     outputs = [task.targets[0].standardised(values) + rng.normal(size=(60, 1)) for _ in range(2)]  # type: ignore
-    found = summarise_task(task, values, outputs, [f"p{i // 2}" for i in range(60)])
+    found = summarise_outputs(task, values, outputs, [f"p{i // 2}" for i in range(60)])
     assert found["patients"] == 30
     assert found["mean"]["r2"] == pytest.approx(np.mean([task.scores(values, o)["r2"] for o in outputs]))
     low, high = found["interval"]["r2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,11 +30,13 @@ def some_instances(bags: Sequence[Bag], within: int, seed: int = 0) -> NDArray[n
 def find_types(bags: Sequence[Bag], count: int, within: int, seed: int = 0) -> NDArray[np.float32]:
     """Centres [count, within] of the types that instances fall into, by their first ``within`` features."""
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     some = some_instances(bags, within, seed)
     count = min(count, len(np.unique(some, axis=0)))
-    with threadpool_limits(1):  # on a busy machine threads wait for each other longer than one takes alone
+    with threadpool_limits(1), warnings.catch_warnings():  # busy threads wait for each other longer than one takes
+        warnings.simplefilter("ignore", ConvergenceWarning)  # cell types differ by rounding alone: fewer than count
         fitted = KMeans(count, n_init=2, max_iter=50, random_state=seed).fit(some)  # pyright: ignore[reportArgumentType]
     return fitted.cluster_centers_.astype(np.float32)
 

@@ -32,7 +32,10 @@ COUNTS = (8, 12, 16, 24)
 LENGTHS = 7
 """Lengths within which instances are counted, from neighbours to a quarter of a usual bag."""
 COUNTED = 2
-"""Systems of types, the smallest, between which instances are counted."""
+"""Systems of types, the smallest, between which instances are counted; of a number, which says more, all are."""
+
+CLEARLY = 2.0
+"""Standard errors by which numbers of instances have to tell more than their shares."""
 
 RuleKind = Literal["share", "near", "within"]
 
@@ -107,8 +110,10 @@ class Scan:
         return Scan([Columns(kind.kind, kind.values[chosen], kind.types) for kind in self.kinds])
 
 
-def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
-    """bags: with features read in the directions. No label is looked at."""
+def scan_bags(bags: Sequence[Bag], directions: Directions, counted: int = COUNTED) -> Scan:
+    """bags: with features read in the directions; counted: systems of types between which instances are counted. No
+    label is looked at.
+    """
     within, stand = directions.within, len(directions.places)
     own = np.zeros((stand, within), np.float32)
     own[np.arange(stand), np.arange(stand)] = directions.places
@@ -124,7 +129,7 @@ def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
             members += [np.flatnonzero(x[:, axis] > directions.limits[axis]) for axis in range(len(others))]
             shares.append((np.array([len(some) for some in members]) + 0.5) / len(bag))
             distances.append(pair_distances(bag, members))
-            if number < COUNTED:
+            if number < counted:
                 members[: len(centres)] = [_like(x[:, :within], kind) for kind in known[number][: len(centres)]]
                 counts.append(shares_within(bag, members, lengths) + 0.5 / len(bag))
         rows["share"].append(np.concatenate(shares))
@@ -135,7 +140,7 @@ def scan_bags(bags: Sequence[Bag], directions: Directions) -> Scan:
         "near": [(system[a], system[b], 0.0) for system in known for a, b in type_pairs(len(system))],
         "within": [
             (None if first < 0 else system[first], system[second], float(length))
-            for system in known[:COUNTED]
+            for system in known[:counted]
             for first in range(-1, len(system))
             for second in range(len(system))
             if first != second
@@ -198,6 +203,25 @@ def find_rules(scan: Scan, asked: Question, patients: Sequence[str], most: int) 
             rules.append(Rule(numbers.kind, first, second, value, score, length))
         found.append(Finding(numbers.kind, rules, cross_fitted(columns, asked, patients)))
     return found
+
+
+def find_counts(scan: Scan, sizes: NDArray[np.int64], asked: Question, patients: Sequence[str]) -> Finding | None:
+    """The rule of how many instances have one of a type near, where their number tells clearly more than their share,
+    on folds of patients that did not choose; None elsewhere. In bags of one size both are the same.
+    """
+    (shares,) = (kind for kind in scan.kinds if kind.kind == "within")
+    counts = shares.values * sizes[:, None]
+    said = cross_fitted(counts, asked, patients)
+    gain = asked.losses(cross_fitted(shares.values, asked, patients)) - asked.losses(said)
+    numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patients))}
+    each = np.bincount([numbers[patient] for patient in patients], gain)
+    if float(each.sum()) <= CLEARLY * float(np.sqrt(each @ each)):
+        return None
+    scores = asked.scores(counts)
+    best = _ranked(counts, asked, scores)[0]
+    first, second, length = shares.types[best]
+    value = parting_value(counts[:, best], asked.residuals if scores[best] < 0.5 else -asked.residuals)
+    return Finding("within", [Rule("within", first, second, value, float(scores[best]), length)], said)
 
 
 def cross_fitted(columns: NDArray[np.float64], asked: Question, patients: Sequence[str]) -> NDArray[np.float64]:

@@ -32,6 +32,12 @@ def doctor(
     split_column: str | None = None,
     site_column: str | None = None,
     positive: str | None = None,
+    task: str | None = None,
+    time_column: str | None = None,
+    event_column: str | None = None,
+    time_unit: str | None = None,
+    target_columns: str | None = None,
+    per_patient: Annotated[bool, Parameter(negative="")] = False,
     mpp: str | None = None,
     tile_um: float | None = None,
     scale_table: Path | None = None,
@@ -52,6 +58,8 @@ def doctor(
 
         dasmil doctor cells.csv --bag-column patient --one-hot cell_type --unit um --labels labels.csv
 
+        dasmil doctor features/ --labels clini.csv --time-column days --event-column dead --per-patient
+
         dasmil doctor --device cuda
 
     The last one asks instead: is the attention operator right on this device, and how fast is it? It prints one block
@@ -71,6 +79,19 @@ def doctor(
         from mean features alone, and how label and site go together.
     positive
         Of two classes the positive one (default: by the usual words, as in training).
+    task
+        classification (the label column), survival (--time-column, --event-column), regression or multilabel
+        (--target-columns). Default: what the given columns say.
+    time_column
+        Survival: the column with the time until the event, or until the slide's patient was last seen.
+    event_column
+        Survival: the column that says whether the event was seen: 1 or 0, true or false, dead or alive.
+    time_unit
+        What times (or the number of a regression) count: days, months.
+    target_columns
+        Regression: the column with the number. Several targets: columns separated by commas, as in training.
+    per_patient
+        Slides are to become one bag a patient: those that disagree are an error.
     mpp
         Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
     tile_um
@@ -107,8 +128,10 @@ def doctor(
         raise InputError("nothing to check: give a folder of features, or --device cuda to check a GPU")
     spec = CohortSpec(
         bags=bags, labels=labels, slide_table=slide_table, slide_column=slide_column, label_column=label_column,
-        patient_column=patient_column, split_column=split_column, site_column=site_column, positive=positive, mpp=mpp,
-        tile_um=tile_um, scale_table=scale_table, bag_column=bag_column, x_column=x_column, y_column=y_column,
+        patient_column=patient_column, split_column=split_column, site_column=site_column, positive=positive, task=task,
+        time_column=time_column, event_column=event_column, time_unit=time_unit, target_columns=target_columns,
+        per_patient=per_patient, mpp=mpp, tile_um=tile_um, scale_table=scale_table, bag_column=bag_column,
+        x_column=x_column, y_column=y_column,
         one_hot=one_hot, feature_columns=feature_columns, unit=unit,
     )  # fmt: skip
     checkup = None

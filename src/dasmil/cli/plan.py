@@ -13,8 +13,12 @@ from cyclopts import App, Parameter, Token
 from dasmil.cli.cohort_arguments import CohortArguments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dasmil.data.cohort import Cohort
+    from dasmil.data.doctor_tasks import TaskShowing
     from dasmil.data.showing import Showing
+    from dasmil.tasks import Task
     from dasmil.train.plan import Measurement, Plan
 
 app = App(name="plan", help="Predict memory and time of training on a cohort.")
@@ -96,7 +100,7 @@ def plan(
         raise InputError(f"--spacing-um is {spacing_um:g}, expected a length above 0")
     chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
     radius, neighbours = chosen.options.get("radius"), None
-    shows: list[Showing] = []
+    shows: Sequence[Showing | TaskShowing] = []
     told, task = "", None
     if sizes:
         shape: tuple[int, ...] = (in_features,)
@@ -140,14 +144,30 @@ def plan(
     return 0
 
 
-def _told(cohort: Cohort) -> tuple[list[Showing], str]:
-    """What the cohort's test bags can show of classes; of another task, what is asked."""
+def _told(cohort: Cohort) -> tuple[Sequence[Showing | TaskShowing], str]:
+    """What the cohort's test bags can show; of another task than classes, what is asked as well."""
     from dasmil.data.showing import showing_text, what_shows
 
     if cohort.task is not None:
-        return [], f"{cohort.task.text}."
+        return _told_of_task(cohort, cohort.task)
     shows = what_shows(cohort.patients, cohort.labels, cohort.splits, cohort.classes)
     return shows, showing_text(shows, cohort.classes)
+
+
+def _told_of_task(cohort: Cohort, task: Task) -> tuple[list[TaskShowing], str]:
+    """The same with one bag a patient, its first."""
+    import numpy as np
+
+    from dasmil.data.doctor_tasks import showing_lines, what_task_shows
+
+    rows = {patient: i for i, patient in reversed(list(enumerate(cohort.patients)))}
+    order = sorted(rows.values())
+    known = [dict(cohort.entries[i].targets or ()) for i in order]
+    values = np.array([[np.nan if (v := own.get(c)) is None else v for c in task.columns] for own in known])
+    place = {bag: number for number, bag in enumerate(order)}
+    splits = {name: [place[i] for i in part if i in place] for name, part in cohort.splits.items()}
+    shows = what_task_shows(task, [cohort.patients[i] for i in order], values, splits)
+    return shows, "\n".join([f"{task.text}.", *showing_lines(task, shows)])
 
 
 def _instances(shape: tuple[int, ...]) -> str:

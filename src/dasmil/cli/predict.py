@@ -67,7 +67,8 @@ def predict(
         rows = [{**row, "caveat": caveat} for row in rows]
     write_csv(output, rows)
     models, left_out = len(stored.all_seeds), sum(bool(row.get("problem")) for row in rows)
-    predicted = sum(not row.get("problem") for row in rows)
+    beside = ("bag_id", "problem", "caveat")
+    predicted = sum(any(value not in ("", None) for name, value in row.items() if name not in beside) for row in rows)
     print(f"{predicted:,} bags, mean of {models} model{'s' if models > 1 else ''}")
     if stored.task is not None:
         print(stored.task.text)

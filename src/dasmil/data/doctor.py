@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dasmil.data.columns import FurtherColumns
+from dasmil.data.doctor_tasks import TaskShowing, check_task
 from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
 from dasmil.data.formats.contents import measured_stride, off_grid, shows_stride
 from dasmil.data.labels import LabelRow
@@ -20,6 +21,7 @@ from dasmil.data.scale import Scale, Scales
 from dasmil.data.showing import Showing, showing_text, what_shows
 from dasmil.data.site_check import check_sites
 from dasmil.errors import DasmilError
+from dasmil.tasks import Task
 
 Level = Literal["error", "warning"]
 NEIGHBOURS = 80
@@ -34,6 +36,17 @@ class Finding:
     check: str
     message: str
     slides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the user said of the slides: the rows of the label table, what they mean, and where slides come from."""
+
+    labels: Sequence[LabelRow] | None = None
+    positive: str | None = None
+    sites: FurtherColumns | None = None
+    task: Task | None = None
+    per_patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,10 +93,14 @@ def check_bags(
     scales: Scales | None = None,
     positive: str | None = None,
     sites: FurtherColumns | None = None,
+    task: Task | None = None,
+    *,
+    per_patient: bool = False,
 ) -> Iterator[Any]:
     """Look at every file; yields (done, total, slide) while at work and the Checkup at the end.
 
-    sites: the column of the label table with the site of a slide, to ask how well features and labels tell it.
+    sites: the column of the label table with the site of a slide, to ask how well features and labels tell it; task:
+    what the labels say where that is no class; per_patient: slides are to become one bag a patient.
     """
     scales = scales or Scales()
     files = find_feature_files(bags)
@@ -102,7 +119,8 @@ def check_bags(
     unused = scales.without_slide(row["slide"] for row in rows)
     if unused:
         findings.append(Finding("warning", "scale table", f"{len(unused)} rows without a slide: {shortened(unused)}"))
-    yield check_cohort(rows, findings, rules, [candidate(path) for path in files], labels, positive, sites, means)
+    known = Known(labels, positive, sites, task, per_patient)
+    yield check_cohort(rows, findings, rules, [candidate(path) for path in files], known, means)
 
 
 def check_cohort(
@@ -110,20 +128,18 @@ def check_cohort(
     findings: list[Finding],
     rules: Mapping[str, int],
     found: Sequence[Candidate],
-    labels: Sequence[LabelRow] | None,
-    positive: str | None,
-    sites: FurtherColumns | None,
+    known: Known,
     means: Mapping[str, np.ndarray],
 ) -> Checkup:
     """The checkup of bags that were looked at one by one: labels and sites of the cohort, errors before warnings."""
     cohort: list[str] = []
-    shows: list[Showing] = []
-    if labels is not None:
-        cohort, shows, more = _check_labels(found, labels, positive)
+    shows: Sequence[Showing | TaskShowing] = []
+    if known.labels is not None:
+        cohort, shows, more = _check_labels(found, known.labels, known)
         findings = findings + more
     site: dict[str, Any] = {}
-    if sites is not None and labels is not None:
-        told, site, more = check_sites(found, labels, positive, sites, means)
+    if known.sites is not None and known.labels is not None:
+        told, site, more = check_sites(found, known.labels, known.positive, known.sites, means, known.task)
         cohort, findings = cohort + told, findings + [Finding("warning", "sites", line) for line in more]
     order = {"error": 0, "warning": 1}
     return Checkup(rows, sorted(findings, key=lambda finding: order[finding.level]), dict(rules), cohort,
@@ -253,14 +269,18 @@ def _alike_values(found: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
 
 
 def _check_labels(
-    found: Sequence[Candidate], labels: Sequence[LabelRow], positive: str | None
-) -> tuple[list[str], list[Showing], list[Finding]]:
+    found: Sequence[Candidate], labels: Sequence[LabelRow], known: Known
+) -> tuple[list[str], Sequence[Showing | TaskShowing], list[Finding]]:
+    positive = known.positive
     try:
         matched = match_labels(found, labels, positive=positive)
     except DasmilError as error:
         return [], [], [Finding("error", "labels", str(error))]
     report = matched.report
     findings: list[Finding] = [Finding("warning", "labels", line) for line in (*report.unmatched, *report.overruled)]
+    if known.task is not None:
+        lines, told, wrong = check_task(matched, known.task, per_patient=known.per_patient)
+        return lines, told, findings + [Finding(*one) for one in wrong]
     try:
         check_trainable(report)
     except DasmilError as error:

@@ -10,9 +10,10 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from dasmil.data.columns import FurtherColumns
-from dasmil.data.doctor import NEIGHBOURS, Finding, Level, check_cohort, grouped
+from dasmil.data.doctor import NEIGHBOURS, Finding, Known, Level, check_cohort, grouped
 from dasmil.data.labels import LabelRow
 from dasmil.data.match import Candidate
+from dasmil.tasks import Task
 from dasmil.types import Bag
 
 FEW = 20  # cells of a bag that say little of a tissue
@@ -26,6 +27,9 @@ def check_cells(
     labels: Sequence[LabelRow] | None = None,
     positive: str | None = None,
     sites: FurtherColumns | None = None,
+    task: Task | None = None,
+    *,
+    per_patient: bool = False,
 ) -> Iterator[Any]:
     """Look at every bag; yields (done, total, bag) while at work and the Checkup at the end, as `check_bags` does."""
     rows: list[dict[str, Any]] = []
@@ -42,7 +46,8 @@ def check_cells(
     findings = grouped(findings) + _check_spacing(rows) + _check_types(bags) + _check_columns(bags)
     candidates = [Candidate(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
     rules = Counter(str(bag.metadata.get("coords_rule", bag.unit)) for bag in bags)
-    yield check_cohort(rows, findings, rules, candidates, labels, positive, sites, means)
+    known = Known(labels, positive, sites, task, per_patient)
+    yield check_cohort(rows, findings, rules, candidates, known, means)
 
 
 def _check_bag(bag: Bag, row: dict[str, Any]) -> Iterator[tuple[Level, str, str]]:

@@ -61,21 +61,32 @@ def what_shows(
 
     place = {bag: number for number, bag in enumerate(known)}
     named = {name: [place[i] for i in part if i in place] for name, part in splits.items()}
-    parts: list[tuple[str, list[tuple[int, int]]]] = []
-    try:
-        if not named:
-            shares = {"train": 1 - VAL_SHARE - TEST_SHARE, "val": VAL_SHARE, "test": TEST_SHARE}
-            named = split_patients(owners, numbers, shares)
-        parts += [(name, [counts(named[name])]) for name in ("val", "test") if name in named]
-        used = [i for name, part in named.items() if name != "test" or not splits for i in part]
-        folds = make_folds([owners[i] for i in used], [numbers[i] for i in used], FOLDS)
-        parts.append((f"{FOLDS} folds, their mean", [counts([used[i] for i in fold.test]) for fold in folds]))
-    except InputError:  # too few patients for such a split: training says so
-        pass
+    parts = [(where, [counts(part) for part in sets]) for where, sets in scored_parts(owners, numbers, named)]
     return [
         Showing(where, sum(p for p, _ in sets), sum(n for _, n in sets), smallest_auroc(sets), auroc_to_find(sets))
         for where, sets in parts
     ]
+
+
+def scored_parts(
+    patients: Sequence[str], strata: Sequence[int], splits: Mapping[str, Sequence[int]]
+) -> list[tuple[str, list[list[int]]]]:
+    """The bags that are scored, as `dasmil train` would split them: validation, test, and the parts of five folds.
+
+    splits: bag numbers as the label table has them; empty: patients are drawn, balanced by their strata.
+    """
+    named, parts = dict(splits), []
+    try:
+        if not named:
+            shares = {"train": 1 - VAL_SHARE - TEST_SHARE, "val": VAL_SHARE, "test": TEST_SHARE}
+            named = dict(split_patients(patients, strata, shares))
+        parts += [(name, [list(named[name])]) for name in ("val", "test") if name in named]
+        used = [i for name, part in named.items() if name != "test" or not splits for i in part]
+        folds = make_folds([patients[i] for i in used], [strata[i] for i in used], FOLDS)
+        parts.append((f"{FOLDS} folds, their mean", [[used[i] for i in fold.test] for fold in folds]))
+    except InputError:  # too few patients for such a split: training says so
+        pass
+    return parts
 
 
 def showing_text(found: Sequence[Showing], classes: Sequence[str]) -> str:

@@ -13,6 +13,8 @@ from dasmil.data.labels import LabelRow, plain_slide
 from dasmil.data.match import Candidate, match_labels, shortened
 from dasmil.data.sites import look_at_sites
 from dasmil.errors import DasmilError
+from dasmil.stats import FollowUp
+from dasmil.tasks import Task
 
 
 def check_sites(
@@ -21,6 +23,7 @@ def check_sites(
     positive: str | None,
     sites: FurtherColumns,
     means: Mapping[str, NDArray[np.float64]],
+    task: Task | None = None,
 ) -> tuple[list[str], dict[str, Any], list[str]]:
     """Lines for people, the same for machines, and warnings; means: mean features by slide."""
     (column,) = sites.names
@@ -47,5 +50,17 @@ def check_sites(
         [slide.patient or f"slide {slide.name}" for slide in slides],
         [slide.label for slide in slides],
         matched.classes,
-    )
+        _follow_up(task, [slide.targets for slide in slides]),
+        what="Label" if task is None else {"survival": "Event", "regression": "Upper half"}.get(
+            task.kind, task.targets[0].name
+        ),
+    )  # fmt: skip
     return found.lines(), found.as_json(), warnings + ([found.warning] if found.warning else [])
+
+
+def _follow_up(task: Task | None, targets: Sequence[tuple[tuple[str, float | None], ...] | None]) -> FollowUp | None:
+    """Times and events of slides, where that is what is asked."""
+    if task is None or task.kind != "survival":
+        return None
+    values = np.array([[float(value or 0.0) for _, value in own or ()] for own in targets])
+    return FollowUp(values[:, 0], values[:, 1] == 1)

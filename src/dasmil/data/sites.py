@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from dasmil.data.match import shortened
 from dasmil.errors import DataError
-from dasmil.stats import auroc, interval, resampled
+from dasmil.stats import FollowUp, auroc, interval, log_rank, resampled
 
 FOLDS, FEWEST_PATIENTS, RESAMPLES, MOST_DIRECTIONS = 5, 4, 500, 20
 """A site with fewer patients than FEWEST_PATIENTS is not asked for; features are read in their main directions."""
@@ -64,6 +64,9 @@ class SiteFinding:
     cramers_v: float | None
     p: float | None
     by_class: dict[str, dict[str, int]]
+    what: str = "Label"
+    log_rank_p: float | None = None
+    """Of times until an event: how likely survival of sites differs so much by chance, by the log-rank test."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,13 +85,19 @@ class SiteFinding:
             )
         if self.cramers_v is not None and self.p is not None:
             p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
-            found.append(f"Label and site go together with Cramer's V {self.cramers_v:.2f} ({p}; 0 none, 1 wholly)")
+            found.append(
+                f"{self.what} and site go together with Cramer's V {self.cramers_v:.2f} ({p}; 0 none, 1 wholly)"
+            )
+        if self.log_rank_p is not None:
+            p = "p < 0.001" if self.log_rank_p < 0.001 else f"p = {self.log_rank_p:.3f}"
+            found.append(f"Survival differs between sites with {p} (log-rank, one slide a patient)")
         return found
 
     @property
     def warning(self) -> str | None:
         """Why sites must not be split, where both the features and the labels know them."""
-        if self.auroc_interval is None or self.auroc_interval[0] <= 0.5 or self.p is None or self.p >= 0.05:
+        p = self.p if self.log_rank_p is None else self.log_rank_p
+        if self.auroc_interval is None or self.auroc_interval[0] <= 0.5 or p is None or p >= 0.05:
             return None
         return (
             "features tell the site and the site tells the label: a model may learn the site instead of the disease; "
@@ -102,10 +111,14 @@ def look_at_sites(
     patients: Sequence[str],
     labels: Sequence[int | None],
     classes: Sequence[str],
+    follow: FollowUp | None = None,
     *,
+    what: str = "Label",
     seed: int = 0,
 ) -> SiteFinding:
-    """Ask mean features [n, f] of slides for their site, and compare sites with labels."""
+    """Ask mean features [n, f] of slides for their site, and compare sites with labels (called ``what``), or with times
+    until an event.
+    """
     counts = {site: sum(s == site for s in sites) for site in dict.fromkeys(sites)}
     asked, value, ends = _told_by_features(means, sites, patients, seed)
     first = {patient: i for i, patient in reversed(list(enumerate(patients)))}
@@ -115,7 +128,10 @@ def look_at_sites(
         for site in counts
     }
     v, p = _cramers_v(np.array([list(row.values()) for row in table.values()], dtype=np.float64))
-    return SiteFinding(counts, asked, value, ends, v, p, table)
+    rank = None
+    if follow is not None:
+        rank = log_rank(follow[np.array(known)], [sites[i] for i in known])[1]
+    return SiteFinding(counts, asked, value, ends, v, p, table, what, None if rank is None or np.isnan(rank) else rank)
 
 
 def _told_by_features(

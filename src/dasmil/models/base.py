@@ -179,9 +179,9 @@ class MILModel(nn.Module):
         """
         return False
 
-    def begin_mean(self, direction: Tensor) -> bool:
+    def begin_mean(self, direction: Tensor, *, only: bool = False) -> bool:
         """Start, untrained, as the mean over instances of their encoded features in a direction [encoded]; False
-        where the model cannot.
+        where the model cannot. only: nothing of the random weights is heard beside it, however weak it is.
         """
         return False
 

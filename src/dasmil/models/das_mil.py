@@ -130,17 +130,18 @@ class DASMIL(AttentionModel):
         layer = self._only_layer()
         return layer is not None and begin_share(layer, centre, share) and self._begin_with_first_output()
 
-    def begin_mean(self, direction: Tensor) -> bool:
+    def begin_mean(self, direction: Tensor, *, only: bool = False) -> bool:
         layer = self._only_layer()
-        return layer is not None and begin_mean(layer, direction) and self._begin_with_first_output()
+        others = 0.0 if only else QUIET
+        return layer is not None and begin_mean(layer, direction) and self._begin_with_first_output(others)
 
     def _only_layer(self) -> DistanceAwareAttention | None:
         layers = [module for module in self.modules() if isinstance(module, DistanceAwareAttention)]
         return layers[0] if len(layers) == 1 else None
 
     @torch.no_grad()
-    def _begin_with_first_output(self) -> bool:
+    def _begin_with_first_output(self, others: float = QUIET) -> bool:
         assert isinstance(self.classifier, Linear)
-        self.classifier.weight.mul_(QUIET)
+        self.classifier.weight.mul_(others)
         self.classifier.weight[:, 0] = 1.0
         return True

@@ -50,7 +50,7 @@ class MeanPool(MaxPool):
     pooling: ClassVar[str] = "mean"
 
     @torch.no_grad()
-    def begin_mean(self, direction: Tensor) -> bool:
+    def begin_mean(self, direction: Tensor, *, only: bool = False) -> bool:
         assert isinstance(self.classifier, Linear)
         self.classifier.weight[:] = direction
         return True

@@ -34,7 +34,7 @@ from dasmil.report.words import (
     seeds_text,
     stuck_notice,
 )
-from dasmil.runs import Run, verdict
+from dasmil.runs import Run, Seed, verdict
 
 
 def run_page(run: Run) -> Page:
@@ -95,13 +95,25 @@ def told_by(run: Run) -> list[str]:
     options = (run.folds or [run])[0].options
     told = told_distances(rows, options, str(rows[0]["unit"] if rows else options.get("unit", "um")))
     lengths = run.model in MODELS and MODELS[run.model].learns_lengths
-    rules = sum(lengths and not (seed.trained and seed.distances) for seed in run.all_seeds)
-    if rules:
+    simple = [seed for seed in run.all_seeds if lengths and not (seed.trained and seed.distances)]
+    unproven = len(simple) - sum(map(_confirmed, simple)) if run.task is not None else 0
+    models = plural(len(run.all_seeds), "model")
+    if len(simple) > unproven:
         told.append(
-            f"{rules} of {plural(len(run.all_seeds), 'model')} follow the simple rule that training bags confirm, of "
-            "mean features or of the share of one type of instances: distance plays no part there."
+            f"{len(simple) - unproven} of {models} follow the simple rule that training bags confirm, of mean features "
+            "or of the share of one type of instances: distance plays no part there."
+        )
+    if unproven:
+        told.append(
+            f"{unproven} of {models} are a regression on mean features for want of anything better, as weak as folds "
+            "of training patients find it; none of them confirmed a rule, and distance plays no part."
         )
     return told
+
+
+def _confirmed(seed: Seed) -> bool:
+    """Whether training bags that did not choose what it says confirm it."""
+    return seed.status.get("held_out_evidence") is not False
 
 
 def lead_sentence(run: Run) -> str:
@@ -123,7 +135,9 @@ def epochs_text(run: Run) -> str:
     most = run.config["training"].get("epochs")
     done = [int(seed.history["epoch"][-1]) for seed in run.all_seeds]
     if max(done) == 0:
-        return "no epoch of training (a simple rule, as training bags confirm it)"
+        known = run.task is None or any(map(_confirmed, run.all_seeds))
+        rule = "a simple rule, as training bags confirm it" if known else "a regression on mean features"
+        return f"no epoch of training ({rule})"
     if min(done) == most:
         return f"{most} epochs"
     return f"{min(done)}{f' to {max(done)}' if max(done) > min(done) else ''} of at most {most} epochs"

@@ -8,7 +8,14 @@ from dasmil.stats.brier import (
     integrated,
     kaplan_meier_brier,
 )
-from dasmil.stats.chance import auroc_to_find, hanley_mcneil, mann_whitney, smallest_auroc
+from dasmil.stats.chance import (
+    auroc_to_find,
+    c_index_to_tell,
+    correlation_to_tell,
+    hanley_mcneil,
+    mann_whitney,
+    smallest_auroc,
+)
 from dasmil.stats.concordance import auroc_at, harrell, uno
 from dasmil.stats.curves import Roc, confusion_counts, roc_curve, wilson
 from dasmil.stats.differences import mean_difference
@@ -40,11 +47,11 @@ from dasmil.stats.summaries import difference_of_sets, mean_over_sets, summarise
 __all__ = [
     "FEWEST", "METRICS", "NUMERIC_METRICS", "SURVIVAL_METRICS", "FollowUp", "KaplanMeier", "Roc", "ScoredSet",
     "SurvivalPrediction", "auroc", "auroc_at", "auroc_interval", "auroc_to_find", "average_precision", "bland_altman",
-    "bootstrap_difference", "brier_at", "calibration_at", "calibration_curve", "choose_threshold", "class_patients",
-    "class_set", "confusion_counts", "default_grid", "default_horizons", "difference_of_sets", "hanley_mcneil",
-    "harrell", "honest_interval", "in_groups", "integrated", "interval", "kaplan_meier", "kaplan_meier_brier",
-    "log_rank", "mann_whitney", "mean_difference", "mean_interval", "mean_over_patients", "mean_over_sets",
-    "numeric_scores", "numeric_set", "patient_numbers", "probabilities", "resampled", "risk_cuts", "roc_curve",
-    "score", "smallest_auroc", "summarise", "summarise_set", "summarise_targets", "survival_scores", "survival_set",
-    "uno", "wilson",
+    "bootstrap_difference", "brier_at", "c_index_to_tell", "calibration_at", "calibration_curve", "choose_threshold",
+    "class_patients", "class_set", "confusion_counts", "correlation_to_tell", "default_grid", "default_horizons",
+    "difference_of_sets", "hanley_mcneil", "harrell", "honest_interval", "in_groups", "integrated", "interval",
+    "kaplan_meier", "kaplan_meier_brier", "log_rank", "mann_whitney", "mean_difference", "mean_interval",
+    "mean_over_patients", "mean_over_sets", "numeric_scores", "numeric_set", "patient_numbers", "probabilities",
+    "resampled", "risk_cuts", "roc_curve", "score", "smallest_auroc", "summarise", "summarise_set", "summarise_targets",
+    "survival_scores", "survival_set", "uno", "wilson",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a set of bags can show: the AUROC that blind guesses reach by luck, and the one a set of this size finds."""
+"""What a set of bags can show: the figure that blind guesses reach by luck, and the one a set of this size finds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import norm
+
+from dasmil.stats.concordance import harrell
+from dasmil.stats.follow_up import FollowUp
 
 LEVEL = 0.95
 POWER = 0.8
@@ -51,6 +54,50 @@ def auroc_to_find(sets: Sequence[tuple[int, int]], level: float = LEVEL, power: 
         return a - float(norm.isf(1 - power)) * spread - least
 
     return float(brentq(short, least, 1.0)) if short(1.0) > 0 else None  # pyright: ignore[reportArgumentType]
+
+
+GUESSES = 400
+"""Random orders of patients by which the spread of a C-index is measured; of a known one they do as well as a formula
+that would have to know how times are censored."""
+
+
+def c_index_to_tell(
+    sets: Sequence[FollowUp], level: float = LEVEL, power: float = POWER
+) -> tuple[float | None, float | None]:
+    """The smallest C-index (of several sets, folds, their mean) that is told from 0.5, and the true one that a share
+    ``power`` of such sets tell; None where there is none up to 1. Its spread is that of random orders, about normal.
+    """
+    rng = np.random.default_rng(0)
+    spreads = [float(np.nanstd([harrell(one, rng.random(len(one)))[0] for _ in range(GUESSES)]))
+               for one in sets if one.events.any() and len(one) > 1]  # fmt: skip
+    known = [spread for spread in spreads if spread > 0]
+    if not known:
+        return None, None
+    spread = math.sqrt(sum(one**2 for one in known)) / len(known)
+    return _within(0.5 + float(norm.isf((1 - level) / 2)) * spread, 0.5 + _reach(level, power) * spread)
+
+
+def correlation_to_tell(
+    sizes: Sequence[int], level: float = LEVEL, power: float = POWER
+) -> tuple[float | None, float | None]:
+    """The same of a correlation of what is predicted with what is true, told from 0, in sets of so many patients.
+
+    By Fisher's transformation, whose variance is 1 / (n - 3); sets of fewer than four patients tell nothing.
+    """
+    known = [n for n in sizes if n > 3]
+    if not known:
+        return None, None
+    spread = math.sqrt(sum(1 / (n - 3) for n in known)) / len(known)
+    return _within(math.tanh(float(norm.isf((1 - level) / 2)) * spread), math.tanh(_reach(level, power) * spread))
+
+
+def _reach(level: float, power: float) -> float:
+    return float(norm.isf((1 - level) / 2) + norm.isf(1 - power))
+
+
+def _within(*values: float) -> tuple[float | None, float | None]:
+    smallest, true = (value if value <= 1 else None for value in values)
+    return smallest, true
 
 
 def hanley_mcneil(auroc: float, positives: int, negatives: int) -> float:

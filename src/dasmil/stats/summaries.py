@@ -27,7 +27,7 @@ def summarise_set(scored: ScoredSet, *, resamples: int = RESAMPLES, seed: int = 
     """
     once = np.ones((1, len(scored.strata)))
     per_run = [{name: float(v[0]) for name, v in run(once).items()} for run in scored.runs]
-    values = {name: np.array([run[name] for run in per_run]) for name in per_run[0]}
+    values = {name: np.array([run[name] for run in per_run]) for name in _shared(per_run)}
     draws = _drawn(scored, resamples, seed)
     mean = {name: float(v.mean()) for name, v in values.items()}
     found: dict[str, Any] = {
@@ -55,7 +55,8 @@ def mean_over_sets(
 ) -> dict[str, dict[str, Any]]:
     """Of the folds of a cross-validation: mean of every metric over runs and folds, and its interval.
 
-    Patients are resampled within their fold. A metric leaves out folds that do not have it (NaN: no event, say).
+    Patients are resampled within their fold. A metric leaves out folds that do not have it (NaN: no event, say), and
+    of a draw those that it leaves without it.
     """
     exact = [{k: float(v[0]) for k, v in _mean_of_runs(s, np.ones((1, len(s.strata)))).items()} for s in sets]
     drawn = [_drawn(s, resamples, seed + k) for k, s in enumerate(sets)]
@@ -67,7 +68,7 @@ def mean_over_sets(
         mean[name] = float(np.mean([exact[k][name] for k in known])) if known else math.nan
         rows = [np.mean(drawn[k][name], axis=0) for k in known]
         spans[name] = (
-            _stated(name, mean[name], np.mean(rows, axis=0), [sets[k] for k in known])
+            _stated(name, mean[name], _mean_over_folds(rows), [sets[k] for k in known])
             if known
             else [math.nan, math.nan]
         )
@@ -130,7 +131,19 @@ def summarise_targets(
 
 def _mean_of_runs(scored: ScoredSet, weights: Array) -> dict[str, Array]:
     each = [run(weights) for run in scored.runs]
-    return {name: np.mean([found[name] for found in each], axis=0) for name in each[0]}
+    return {name: np.mean([found[name] for found in each], axis=0) for name in _shared(each)}
+
+
+def _shared(each: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics that all have: folds may have bins of time of their own, and figures at their ends."""
+    return [name for name in each[0] if all(name in found for found in each)]
+
+
+def _mean_over_folds(rows: Sequence[Array]) -> Array:
+    """Of draws of every fold; a fold that a draw leaves without a figure does not count in that draw."""
+    table = np.stack(rows)
+    known = np.isfinite(table)
+    return divide(np.where(known, table, 0).sum(0), known.sum(0).astype(np.float64))
 
 
 def _drawn(scored: ScoredSet, resamples: int, seed: int) -> dict[str, list[Array]]:
@@ -139,7 +152,8 @@ def _drawn(scored: ScoredSet, resamples: int, seed: int) -> dict[str, list[Array
     for weights in resampled(scored.strata, scored.patients, resamples, seed):
         for found, run in zip(parts, scored.runs, strict=True):
             found.append(run(weights))
-    return {name: [np.concatenate([chunk[name] for chunk in found]) for found in parts] for name in parts[0][0]}
+    names = _shared([found[0] for found in parts])
+    return {name: [np.concatenate([chunk[name] for chunk in found]) for found in parts] for name in names}
 
 
 def _stated(metric: str, value: float, draws: Array, sets: Sequence[ScoredSet]) -> list[float]:

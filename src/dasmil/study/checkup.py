@@ -18,9 +18,16 @@ def examine(spec: CohortSpec) -> Iterator[Any]:
 
     assert spec.bags is not None
     sites = None if spec.site_column is None else spec.further([spec.site_column], "--site-column")
-    rows = spec.read_labels()
+    rows, task = spec.read_task()
+    if task is None:
+        rows = spec.read_labels()
+        if spec.asked() is not None:
+            raise InputError("a task has columns of a label table: give --labels too")
+    elif spec.positive is not None:
+        raise InputError("--positive is for classification: leave it out")
+    of_task: dict[str, Any] = {"task": task, "per_patient": spec.per_patient}
     if is_table(spec.bags):
-        yield from check_cells(spec.read_cells(), rows, spec.positive, sites)
+        yield from check_cells(spec.read_cells(), rows, spec.positive, sites, **of_task)
         return
     cells = [name for name in ("bag_column", "x_column", "y_column", "one_hot", "feature_columns", "unit")
              if getattr(spec, name) is not None]  # fmt: skip
@@ -28,4 +35,5 @@ def examine(spec: CohortSpec) -> Iterator[Any]:
         raise InputError(
             f"--{cells[0].replace('_', '-')} is for tables of cells, but {spec.bags} is a folder of feature files"
         )
-    yield from check_bags(spec.bags, rows, read_scales(spec.mpp, spec.tile_um, spec.scale_table), spec.positive, sites)
+    scales = read_scales(spec.mpp, spec.tile_um, spec.scale_table)
+    yield from check_bags(spec.bags, rows, scales, spec.positive, sites, **of_task)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from dasmil.runs import Run
-from dasmil.tasks import Task, summarise_task
+from dasmil.tasks import Task, Told, summarise_outputs, summarise_task
 from dasmil.train.feed import Feed
 from dasmil.train.task_results import task_outputs, task_rows
 from dasmil.types import Bag
@@ -46,21 +46,23 @@ def predict_task(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:
 def evaluate_task(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = False) -> dict[str, Any]:
     """Scores of a run's models on sets with known values, in the layout of a run's summary.
 
-    The models of a cross-validation are scored one fold after the other, each with its own bins of time. keep: also put
-    scores and predictions into the run directory (not of a cross-validation).
+    The models of a cross-validation are scored on the same draws of patients, each with its own bins of time. keep:
+    also put scores and predictions into the run directory (not of a cross-validation).
     """
     splits, described, rows = {}, {}, [[] for _ in run.all_seeds]
     for name, bags in sets.items():
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name, task=_task(run))
-        facts, found, number = feed.facts, [], 0
+        facts, told = feed.facts, []
         for part in run.parts:
             task, outputs = _task(part), task_outputs(part.models(), feed)
             reference = part.answers("train")[0].values
-            found.append(summarise_task(task, facts.targets, list(outputs), facts.patients, reference))
             for one in outputs:
-                rows[number] += task_rows(name, feed, one, task)
-                number += 1
-        splits[name] = found[0] if len(found) == 1 else _mean(found)
+                rows[len(told)] += task_rows(name, feed, one, task)
+                told.append(Told(task, task.said(one), reference))
+            if len(run.parts) == 1:
+                splits[name] = summarise_outputs(task, facts.targets, list(outputs), facts.patients, reference)
+        if len(run.parts) > 1:
+            splits[name] = summarise_task(facts.targets, told, facts.patients)
         described[name] = facts.describe()
     if keep and not run.folds:
         run.add_scored(splits, described, rows)
@@ -71,21 +73,6 @@ def evaluate_task(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = F
         "seeds": list(run.seeds) or list(range(len(rows))),
         "stuck_seeds": summary["stuck_seeds"],
         "selection": summary["selection"],
-    }
-
-
-def _mean(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The scores of several folds' models on the same bags; the interval is the mean of theirs."""
-    names = [name for name in found[0]["mean"] if all(name in one["mean"] for one in found)]
-    values = {name: np.array([one["mean"][name] for one in found]) for name in names}
-    ends = {name: np.array([one["interval"][name] for one in found]) for name in names}
-    kept = {name: value for name, value in found[0].items() if name in ("n", "patients", "events", "known")}
-    return {
-        **kept,
-        "per_seed": [row for one in found for row in one["per_seed"]],
-        "mean": {name: float(v.mean()) for name, v in values.items()},
-        "std": {name: float(v.std(ddof=1)) for name, v in values.items()},
-        "interval": {name: [float(x) for x in v.mean(0)] for name, v in ends.items()},
     }
 
 

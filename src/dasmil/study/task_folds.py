@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from dasmil.runs import Answers, Run, write_fold_summary_file
-from dasmil.stats.resample import interval, resampled
-from dasmil.tasks import Task
-
-RESAMPLES = 1000
+from dasmil.stats.sets import ScoredSet
+from dasmil.tasks import Task, Told, mean_over_folds, task_sets
 
 
 def write_task_summary(path: Path, runs: Sequence[Run]) -> dict[str, Any]:
@@ -43,7 +40,7 @@ def _over_folds(runs: Sequence[Run], split: str) -> dict[str, Any]:
     owners = [set(found[0].patients) for found in parts]
     everyone = set.union(*owners)
     shared = len(everyone) < sum(map(len, owners))
-    draws = None if shared else _draws(runs, parts, names)
+    known = {} if shared else mean_over_folds([_scored(*fold) for fold in zip(runs, parts, strict=True)])["interval"]
     return {
         "n": len({bag for found in parts for bag in found[0].bag_ids}),
         "patients": len(everyone),
@@ -51,29 +48,14 @@ def _over_folds(runs: Sequence[Run], split: str) -> dict[str, Any]:
         "per_fold": per_fold,
         "mean": {name: float(np.mean(v)) if v else math.nan for name, v in finite.items()},
         "std": {name: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for name, v in finite.items()},
-        "interval": {
-            name: [math.nan, math.nan] if draws is None else interval(_mean_over_folds(draws[name])) for name in names
-        },
+        "interval": {name: known.get(name, [math.nan, math.nan]) for name in names},
     }
 
 
-def _mean_over_folds(draws: np.ndarray) -> np.ndarray:
-    """Of [folds, draws]; a draw that no fold can score is NaN."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
-        return np.nanmean(draws, axis=0)
-
-
-def _draws(runs: Sequence[Run], parts: Sequence[Sequence[Answers]], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Every metric of every fold under resamples of its patients [folds, draws], mean over seeds."""
-    found: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    for k, (run, seeds) in enumerate(zip(runs, parts, strict=True)):
-        task = run.task
-        assert isinstance(task, Task)
-        reference = run.answers("train")[0].values
-        first = seeds[0]
-        weights = np.concatenate(list(resampled(task.strata(first.values), first.patients, RESAMPLES, k)))
-        each = [task.figures(seed.values, task.said(seed.outputs), weights, reference) for seed in seeds]
-        for name in names:
-            found[name].append(np.mean([one[name] for one in each], axis=0))
-    return {name: np.stack(rows) for name, rows in found.items()}
+def _scored(run: Run, seeds: Sequence[Answers]) -> dict[str, ScoredSet]:
+    """The bags of a fold with what its seeds said of them."""
+    task = run.task
+    assert isinstance(task, Task)
+    reference = run.answers("train")[0].values
+    told = [Told(task, task.said(seed.outputs), reference) for seed in seeds]
+    return task_sets(seeds[0].values, told, seeds[0].patients)

@@ -132,13 +132,13 @@ class Task:
             return self.targets[0].figures(values, said, rows, reference)
         found: dict[str, Array] = {}
         for target, own, _ in self.parts():
-            one = target.figures(values[:, own], self._own(target, said), rows)
+            one = target.figures(values[:, own], self.said_of(target, said), rows)
             found |= {f"{target.name}.{name}": value for name, value in one.items()}
         mains = np.stack([found[f"{target.name}.{target.main}"] for target in self.targets])
         known = np.isfinite(mains)
         return {"macro": divide(np.where(known, mains, 0).sum(0), known.sum(0).astype(np.float64)), **found}
 
-    def _own(self, target: Target, said: Said) -> Said:
+    def said_of(self, target: Target, said: Said) -> Said:
         """What was said of one target."""
         names = target.said(np.zeros((1, target.outputs)))
         return {name: said[name] for name in names}

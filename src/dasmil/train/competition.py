@@ -7,6 +7,7 @@ end of an attempt (`choose` for the last time, `found`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[
 
     With whitened directions also what simple rules find. A rule that leads goes alone where it clearly holds on
     training bags that did not choose it, or where the bags that judge are too few to show that another is better.
+    Of times and numbers the regression on mean features comes first where none leads, and goes alone without a judge.
     """
     judge = Judge.of(train) if job.competes and job.config.held_out else None
     lengths = _lengths(job)
@@ -59,9 +61,10 @@ def line_up(job: Job, train: Feed, directions: Directions | None) -> tuple[list[
         margin = 1.0 if judge is None else found.floor + _margin(judge) * SURELY
         if leader.evidence.loss < max(CLEARLY, margin) or not _competes(leader, job):
             return [leader], None
+    usual = job.outline.task is not None and "mean" in able
     if judge is None:
-        return lengths, None
-    first = [] if leader is None else found.on_learn[leader.kind][:1]
+        return [found.on_all["mean"]] if usual else lengths, None
+    first = found.on_learn["mean" if leader is None else leader.kind][:1] if usual or leader is not None else []
     pairs = [start for kind in ("near", "within") if kind in able for start in found.on_learn[kind]]
     pairs = [start for start in pairs if start not in first and _competes(start, job)]
     return [*first, *pairs[: job.config.simple_starts], *lengths], judge
@@ -90,7 +93,10 @@ def _begins(job: Job, directions: Directions) -> set[str]:
         "within": model("within").begin_within(some, 2 * some, 1.0, 10.0, 0.1),
     }
     begun = [Start(kind) for kind, able in can.items() if able]
-    return {start.kind for start in begun if job.shaped_by_rule or _competes(start, job)}
+    if job.shaped_by_rule:
+        return {*(start.kind for start in begun), *(["count"] if can["within"] else [])}
+    summed = job.has({"pooling": "sum"})  # what all instances say alike would be summed up
+    return {start.kind for start in begun if _competes(start, job) and not (summed and start.kind in ("mean", "share"))}
 
 
 def _competes(start: Start, job: Job) -> bool:
@@ -210,21 +216,21 @@ class Competition:
         Notes how often guesses, as many as starts and epochs were looked at, would do as well (``chance``).
         """
         if self.judge and state.judged and "chance" not in state.judged:
-            tried = state.judged.get("starts", 1) * (state.judged["epoch"] + 1)
-            known = state.judged[self.loss.rank]
-            state.judged["chance"] = self.loss.chance(self.judge.feed.facts, known, int(tried))
+            state.judged["chance"] = self._chance(state.judged, state.judged.get("starts", 1))
         return state.judged.get("chance", 1.0) < CHANCE
 
     @property
     def may_try_again(self) -> bool:
         """Whether a run may try further starts; held-out bags have heard more than they can tell apart already."""
-        return self.judge is None
+        return self.judge is None and any(start.kind == "length" for start in self.factory.starts)
 
     def _simplest(self, attempt: Attempt, mine: list[int]) -> int:
         """The simplest start whose held-out loss is within a standard error of the lowest: bags so few cannot tell
         these apart. Untrained starts that know something come first, then all at their best epoch, in their order.
         """
         assert self.judge is not None
+        if not self.loss.exact and self._nothing_told(attempt, mine):
+            return mine[0]
         states = {r: attempt.states[r] for r in mine}
         error = _margin(self.judge) * self.loss.constant_guess if self.loss.exact else 0.0
         lowest = min(state.judged.get("loss", math.inf) for state in states.values())
@@ -238,23 +244,39 @@ class Competition:
                 return r
         return next(r for r in mine if states[r].judged.get("loss", math.inf) <= enough)
 
+    def _nothing_told(self, attempt: Attempt, mine: list[int]) -> bool:
+        """Of a noisy target: whether a regression on means or a rule that leads comes first, and held-out bags do not
+        tell the best of all from blind guesses: a start of random weights would then be one of these.
+        """
+        first = self.factory.start(attempt.starts[mine[0]])
+        best = min((attempt.states[r] for r in mine), key=lambda state: state.judged.get("loss", math.inf))
+        return (first.leads or first.kind == "mean") and self._chance(best.judged, len(mine)) >= CHANCE
+
+    def _chance(self, judged: Mapping[str, float], starts: float) -> float:
+        assert self.judge is not None
+        if self.loss.rank not in judged:
+            return 1.0
+        tried = int(starts * (judged["epoch"] + 1))
+        return self.loss.chance(self.judge.feed.facts, judged[self.loss.rank], tried)
+
     def _to_lowest(self, attempt: Attempt, best: int) -> None:
         """Go back to the epoch in which held-out bags were understood best: what came later was learned by heart.
 
         On all bags the run then goes on for as long again, or until its training loss is what it was there. A rule that
-        leads begins again with what all bags say of it, and so does, untrained, a start that was best before its first
-        step.
+        leads, and a regression on means, begin again with what all bags say of them, and so does, untrained, a start
+        that was best before its first step.
         """
         state = attempt.states[best]
         assert attempt.judged is not None
         if not state.judged:
             return
         start, began = self.factory.start(attempt.starts[best]), state.judged["epoch"] == 0
-        if start.leads or began:
+        settled = start.on_all if start.leads or start.kind == "mean" else None
+        if settled is not None or began:
             number = ON_ALL + attempt.starts[best]
             attempt.begin_again(best, number, self.factory.make(attempt.specs[best].seed, number))
-        if start.leads and start.on_all is not None:
-            self._note_evidence(state, start.on_all)
+        if settled is not None:
+            self._note_evidence(state, settled)
             return
         state.stop_below = state.judged["train_loss"]
         state.stop_at = attempt.epoch + int(state.judged["epoch"])

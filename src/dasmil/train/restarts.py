@@ -144,7 +144,7 @@ class Training:
 
     def _reason(self, state: RunState, loss: float, limit: float) -> str:
         """Why a run counts as one that did not fit."""
-        if state.stop_below is not None:
+        if state.stop_below is not None or state.stopped_epoch == 0:
             known = state.judged[self.material.loss.rank]
             rank = {"auroc": "AUROC"}.get(self.material.loss.rank, self.material.loss.rank)
             return (

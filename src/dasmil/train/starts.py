@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dasmil.baselines.question import Classes, Numbers, Question, Times
-from dasmil.baselines.rules import Rule, find_rules, scan_bags
+from dasmil.baselines.rules import COUNTED, COUNTS, Rule, find_counts, find_rules, scan_bags
 from dasmil.baselines.whitening import Directions
 from dasmil.models.base import MILModel
 from dasmil.nn import Linear
@@ -84,6 +84,8 @@ class Start:
     direction: NDArray[np.float64] | None = None
     bias: float = 0.0
     evidence: Evidence | None = None
+    counts: bool = False
+    """Of a number: whether instances are summed up, because how many there are tells more than what share they are."""
     on_all: Start | None = None
     """The same from all training bags, where this one is from those that it learns from while starts compete."""
 
@@ -104,10 +106,10 @@ class Start:
         """What the model needs to say this: whether a pair comes near is said by the one that does, how many instances
         have one near by all of them, and by a second head what they have in common.
         """
-        needed: dict[Kind, dict[str, Any]] = {
-            "near": {"pooling": "max"},
-            "within": {"pooling": "mean", "heads": 2, "self_pair": True},
-        }
+        counting = {"heads": 2, "self_pair": True}
+        if self.counts:
+            return {"pooling": "sum", **counting}
+        needed: dict[Kind, dict[str, Any]] = {"near": {"pooling": "max"}, "within": {"pooling": "mean", **counting}}
         return needed.get(self.kind, {})
 
     @property
@@ -155,8 +157,10 @@ def simple_starts(train: Feed, learn: Feed, directions: Directions, most: int) -
     asked, patients = question_of(train.facts), train.facts.patients
     assert asked is not None
     chosen = _some(train.facts.labels, SCANNED_BAGS)
-    scan, looked = scan_bags([train.bags[i] for i in chosen], directions), asked.part(chosen)
-    rules = find_rules(scan, looked, [patients[i] for i in chosen], 1)
+    counted = len(COUNTS) if isinstance(asked, Numbers) else COUNTED
+    scan, looked = scan_bags([train.bags[i] for i in chosen], directions, counted), asked.part(chosen)
+    own_all = [patients[i] for i in chosen]
+    rules = find_rules(scan, looked, own_all, 1)
     means = bag_means(train)
     on_all = {"mean": mean_start(means, asked, patients).judged_by(chosen)} | {
         found.kind: Start(found.kind, rule=found.rules[0], evidence=Evidence.of(found.said, looked, len(rules) + 1))
@@ -171,6 +175,10 @@ def simple_starts(train: Feed, learn: Feed, directions: Directions, most: int) -
         for found in find_rules(scan.part(seen), looked.part(seen), own, most)
     }
     first = {kind: [replace(starts[0], on_all=on_all[kind]), *starts[1:]] for kind, starts in on_learn.items()}
+    sums = find_counts(scan, train.facts.sizes[chosen], looked, own_all) if isinstance(looked, Numbers) else None
+    if sums is not None:
+        evidence = Evidence.of(sums.said, looked, len(rules) + 2)
+        on_all["count"] = Start("within", rule=sums.rules[0], evidence=evidence, counts=True)
     return SimpleStarts(on_all, first, asked.floor)
 
 
@@ -191,7 +199,8 @@ def _some(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 def mean_start(means: NDArray[np.float32], asked: Question, patients: Sequence[str]) -> Start:
     """The direction of the mean features of bags [bags, k] that tells best what is asked, by a ridge regression.
 
-    Folds of patients choose its ridge, and what they say of bags that they did not see how much that is worth.
+    Folds of patients choose its ridge, and what they say of bags that they did not see how much that is worth; where
+    that is nothing, it says the same of every bag.
     """
     centre, spread = means.mean(0), np.maximum(means.std(0), STILL)
     x = ((means - centre) / spread).astype(np.float64)
@@ -220,7 +229,8 @@ def begin(model: MILModel, start: Start, feed: Feed, guess: Tensor) -> None:
     if start.kind == "mean":
         assert start.direction is not None
         last = model.classifier
-        if model.begin_mean(torch.from_numpy(start.direction).float()):
+        noisy = feed.facts.task is not None
+        if model.begin_mean(torch.from_numpy(start.direction).float(), only=noisy):
             assert isinstance(last, Linear)
             assert last.bias is not None
             last.bias.copy_(guess + start.bias)

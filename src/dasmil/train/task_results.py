@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.runs import RunWriter
-from dasmil.tasks import Task, summarise_task
+from dasmil.tasks import Task, summarise_outputs
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 from dasmil.train.results import seed_status
@@ -31,7 +31,7 @@ def write_task_results(
         writer.write_seed(run.seed, run.model, run.history, rows, seed_status(run), kept=scored)
     reference = sets["train"].facts.targets
     splits = {
-        name: summarise_task(task, feed.facts.targets, list(outputs[name]), feed.facts.patients, reference)
+        name: summarise_outputs(task, feed.facts.targets, list(outputs[name]), feed.facts.patients, reference)
         for name, feed in sets.items()
     }
     summary = {
