@@ -118,5 +118,5 @@ def test_plan_knows_the_task(cohort: Path, asked: str, capsys: pytest.CaptureFix
     assert call(["plan", "--bags", str(cohort / "bags"), *table, "--threads", "1"]) == 0
     told = capsys.readouterr().out
     assert TOLD[asked] in told
-    assert "AUROC" not in told
+    assert "AUROC" not in told.replace("An AUROC of 'er'", "")  # of a target that is a class
     assert "time per epoch" in told

@@ -92,9 +92,10 @@ def _dots(runs: Mapping[str, Run], split: str, ceiling: float) -> Picture:
     rows = []
     for number, (name, run) in enumerate(runs.items()):
         scored = run.summary["splits"][split]
-        low, high = (float(end) for end in scored["interval"][METRIC])
+        ends = scored["interval"][METRIC]
+        known = None if None in ends else (float(ends[0]), float(ends[1]))  # too few events for one
         seeds = [row[METRIC] for row in scored.get("per_seed", [])]
         colour = GREY if number else ACCENT
-        rows.append(Score(name, scored["mean"][METRIC], (low, high), seeds, ceiling, colour))
+        rows.append(Score(name, scored["mean"][METRIC], known, seeds, ceiling, colour))
     figure = figures.scores(rows, task_metric(METRIC), "ceiling")
     return picture(figure, "C-index of every model", "Dot: mean; bar: 95 % interval; tick: the true hazard.")
