@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasmil.errors import DataError, is_text, shown
+from dasmil.errors import DataError, InputError, is_text, shown
 
 Unit = Literal["um", "px"]
 """What a coordinate counts: micrometres, or pixels of the picture at full resolution (level 0)."""
@@ -262,3 +262,24 @@ class Explanation:
 
     def __len__(self) -> int:
         return self.contributions.shape[0]
+
+
+def need_bags(bags: Any) -> None:
+    """Refuse what is no sequence of bags; each but the first is looked at when it is read."""
+    need_sequence(bags)
+    if not len(bags):
+        raise InputError("there are no bags: expected at least one")
+    need_bag(bags[0], 0)
+
+
+def need_sequence(bags: Any) -> None:
+    """Refuse what cannot be a sequence of bags, without reading any."""
+    if isinstance(bags, str | bytes | dict | Bag) or not (hasattr(bags, "__len__") and hasattr(bags, "__getitem__")):
+        raise InputError(f"bags are {shown(type(bags).__name__)}, expected a sequence of dasmil.Bag")
+
+
+def need_bag(bag: Any, index: object) -> Bag:
+    """A bag as it is; anything else is refused."""
+    if not isinstance(bag, Bag):
+        raise InputError(f"number {index} of the bags is {shown(type(bag).__name__)}, expected dasmil.Bag")
+    return bag

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from dasmil.models import create_model
 from dasmil.report.explanation.bundle import write_bundle
 from dasmil.types import Bag
 
-CHROMIUM = shutil.which("chromium")
 KINDS = ["lymphocyte", "tumour"]
 
 
@@ -86,17 +84,13 @@ def test_page_csv_and_geojson_call_instances_by_their_names(tmp_path):
     assert {name for part in sums for name in part["between"]} == set(KINDS)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [390, 1400])
-def test_the_page_is_not_wider_than_its_window(tmp_path, width):
-    from playwright.sync_api import sync_playwright
-
+def test_the_page_is_not_wider_than_its_window(tmp_path, width, browser):
     torch.manual_seed(0)
     model = create_model("das-mil", in_features=3, out_features=4, unit="um", distance_scale=100.0)
     bag = named(240, "a-slide-with-a-rather-long-name-and-no-blanks-in-it-whatever-the-window-is")
     write_bundle(tmp_path, model, bag, explain(model, bag), classes=["benign", "malignant"])
-    with sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": width, "height": 844})
-        page.goto((tmp_path / "explanation.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto((tmp_path / "explanation.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()

@@ -188,6 +188,23 @@ def test_lengths_of_lines_that_cross_do_not_lie_on_each_other():
     assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
 
 
+def test_lengths_of_lines_that_run_side_by_side_stay_each_on_its_line():
+    ends = torch.tensor([[400.0, 60.0], [250.0, 540.0], [330.0, 540.0]])
+    bag = Bag(torch.zeros(3, 2), ends, "um", "s", metadata=META | {"tile_um": 20.0})
+    pairs = [
+        Pair(0, j, 0, contribution=1.0, distance_part=0.0, weight=0.5, distance=distance, phi=0.1)
+        for j, distance in ((2, 485.1), (1, 502.9))
+    ]
+    figure = map_figure(layout_of(bag, Plain()), np.ones(3), "contribution", Plain(), mark=pairs)
+    figure.savefig(io.BytesIO(), format="png", dpi=72)
+    texts = {text.get_text(): text for text in figure.axes[0].texts}
+    first, second = texts["485 µm"], texts["503 µm"]
+    assert not first.get_window_extent().overlaps(second.get_window_extent())
+    for text, x1 in ((first, 330.0), (second, 250.0)):
+        x, y = text.get_position()
+        assert x == pytest.approx(400 + (x1 - 400) * (y - 60) / 480, abs=0.01)
+
+
 def test_a_label_goes_beside_what_is_there_and_is_left_out_where_nothing_is_free():
     assert free_place((0, 0), (10, 4), []) == (0, 0)
     assert free_place((0, 0), (10, 4), [(1, 1, 10, 4)]) is not None

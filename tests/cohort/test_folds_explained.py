@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_a_seed_that_no_fold_has_is_refused(crossed: Path, tmp_path: Path) -> No
         run("explain", crossed, "--bag", bag_id, "-o", tmp_path, "--seed", 7)
 
 
-def test_the_viewer_shows_every_bag_once_by_the_fold_that_held_it_out(crossed: Path, monkeypatch) -> None:
+def test_the_viewer_shows_every_bag_once_by_the_fold_that_held_it_out(crossed: Path, monkeypatch, tmp_path) -> None:
     shelves: list[Shelf] = []
     monkeypatch.setattr(viewing, "serve", lambda shelf, *_: shelves.append(shelf))
     view_module.view(crossed, compare=[crossed / "fold-1"])
@@ -77,6 +78,16 @@ def test_the_viewer_shows_every_bag_once_by_the_fold_that_held_it_out(crossed: P
     assert answer["origin"] == "fold 1, seed 0; this bag was in its test set"
     trained = next(k for k in (0, 2) if rows_of(crossed, k, 0)[bag_id]["split"] == "train")
     assert account(shelf, entry, 2 * trained)["origin"] == f"fold {trained}, seed 0; it was trained on this bag"
+    # A run to compare with says what the bag was to it too, if its bags are the same.
+    assert account(shelf, entry, 6)["origin"] == "fold-1, seed 0; this bag was in its test set"
+    other = next(k for k, e in enumerate(shelf.entries) if rows_of(crossed, 1, 0)[e.bag_id]["split"] == "train")
+    assert account(shelf, other, 6)["origin"] == "fold-1, seed 0; it was trained on this bag"
+    away = shutil.copytree(crossed / "fold-1", tmp_path / "away")
+    config = json.loads((away / "config.json").read_text())
+    config["data"]["cohort"]["bags"] = "/another/cohort"
+    (away / "config.json").write_text(json.dumps(config))
+    view_module.view(crossed, compare=[away])
+    assert account(shelves[1], other, 6)["origin"] == "away, seed 0"
 
 
 def test_the_space_test_scores_each_fold_on_what_it_held_out(crossed: Path, capsys) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import dasmil
 import dasmil.study.trials as search_module
 from dasmil.cli import app
 from dasmil.data.cohort import load_cohort
@@ -259,3 +260,8 @@ def test_a_tie_is_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     (found,) = json.loads((tmp_path / "s" / "search.json").read_text())["rounds"]
     assert found["chosen"] == {"lr": 1e-12}
     assert found["tied"] == [{"lr": 1e-12}, {"lr": 1e-13}, {"lr": 1e-14}]
+    spec = dasmil.CohortSpec(bags=made / "bags", labels=made / "labels.csv")
+    outcome = dasmil.search(spec, "mean-pool", {"lr": [1e-12, 1e-13]}, out=tmp_path / "p", epochs=1)
+    first, second = str(outcome).splitlines()
+    assert first == f"SearchOutcome({outcome.run!r})"
+    assert second == f"chosen  lr=1e-12  score {found['score']:.4f}; 2 of 2 settings tie"

@@ -270,6 +270,8 @@ def test_slides_that_cannot_be_read_are_left_out_and_named(tmp_path: Path) -> No
     assert line.startswith("3 slides left out, because they cannot be read: cut, none, text; the first: ")
     with pytest.raises(DataError, match=r"3 slides left out, .*leave --strict out to go on"):
         load_cohort(tmp_path, table, strict=True)
+    with pytest.raises(DataError, match=r"^refused because of --strict: 3 slides left out"):  # of labels no word
+        load_cohort(tmp_path, strict=True)
     for name in ("a", "b"):
         (tmp_path / f"{name}.h5").unlink()
     with pytest.raises(DataError, match="none of the 3 slides can be read; the first: "):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
 import time
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from dasmil.attribution.ground import CollageGround
 from dasmil.data import load_dataset
@@ -22,15 +21,6 @@ from dasmil.models import create_model
 from dasmil.types import Bag
 from dasmil.viewer.server import create_app
 from dasmil.viewer.shelf import Entry, Picture, Shelf
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dasmil.types import Bag
 from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
 
 from .conftest import Checkered, Viewer, serve
-from .test_page import opened, pixels, place_of, pytestmark, wait_until  # noqa: F401
+from .test_page import opened, pixels, place_of, wait_until
 
 OUTSIDE = """() => [...document.querySelectorAll('aside *')]
     .filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80))"""

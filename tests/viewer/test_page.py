@@ -9,9 +9,7 @@ from playwright.sync_api import Page
 
 from dasmil.attribution.contributions import both_ways
 
-from .conftest import CHROMIUM, Viewer
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+from .conftest import Viewer
 
 
 def opened(page: Page, viewer: Viewer, fragment: str = "") -> None:

@@ -109,6 +109,21 @@ def test_what_does_not_fit_is_named(
         run("extract", slide, "-o", out, "--patch-um", 16)
 
 
+def test_points_of_slides_that_were_not_given_are_said(
+    made_slide: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slide, points = made_slide("a.tif", mpp=0.5), table(tmp_path / "cells.csv", "a")
+    cut = ("extract", slide, "-o", tmp_path / "bags", "--points", points, "--points-unit", "um", "--patch-um", 16)
+    assert run(*cut, "--encoder", "null") == 0
+    assert "not given" not in capsys.readouterr().err
+    with points.open("a") as file:
+        file.write("gone.svs,n1,5,5\naway,n2,5,5\naway,n3,6,6\n")
+    assert run(*cut, "--encoder", "null", "--json") == 0
+    said = capsys.readouterr()
+    assert "Points of 2 slides that were not given: away, gone\n" in said.err
+    assert json.loads(said.out)["points_without_slide"] == ["away", "gone"]
+
+
 def test_a_given_scale_moves_the_points(made_slide: Callable[..., Path], tmp_path: Path) -> None:
     slide, scales = made_slide("a.tif", mpp=0.5), tmp_path / "mpp.csv"
     points = table(tmp_path / "cells.csv", "a", 0.5)

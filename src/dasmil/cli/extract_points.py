@@ -24,7 +24,8 @@ def points_command(
     json: bool,
 ) -> int:
     """Cut and encode the patches, and print a line a slide. Exit code 1 if a slide failed."""
-    from dasmil.errors import InputError
+    from dasmil.data.labels import plain_slide
+    from dasmil.errors import InputError, named
     from dasmil.wsi.pipeline import make_encoder, slide_name
     from dasmil.wsi.points import extract_points, read_points
 
@@ -36,12 +37,16 @@ def points_command(
         )
     encoder = make_encoder(config, options)
     mpp = {path: given for path in slides if (given := mpp_table.get(slide_name(path), config.mpp)) is not None}
+    points = read_points(table)
     rows = extract_points(
-        slides, out, read_points(table), encoder, unit=unit, patch_um=patch_um, mpp=mpp, force=options.force,  # pyright: ignore[reportArgumentType]
+        slides, out, points, encoder, unit=unit, patch_um=patch_um, mpp=mpp, force=options.force,  # pyright: ignore[reportArgumentType]
         progress=None if json else lambda name: print(name, file=sys.stderr, flush=True),
     )  # fmt: skip
+    lacking = sorted(points.keys() - {plain_slide(slide_name(path)) for path in slides})
+    if lacking:
+        print(f"Points of {len(lacking):,} slides that were not given: {named(lacking)}", file=sys.stderr)
     if json:
-        print(json_module.dumps({"slides": rows}))
+        print(json_module.dumps({"slides": rows, "points_without_slide": lacking}))
     else:
         for row in rows:
             why = f": {row['reason']}" if row["reason"] else ""

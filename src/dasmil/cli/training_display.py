@@ -40,7 +40,8 @@ def print_summary(summary: Mapping[str, Any], classes: int) -> None:
         console.print("Sensitivity and specificity at the most probable class.")
     elif threshold.get("chosen_on") == "val":
         each = "the thresholds that the folds" if rounds == "folds" else _threshold(threshold)
-        console.print(f"Sensitivity and specificity at {each} chose on the validation bags.")
+        chosen = f"Sensitivity and specificity at {each} chose on the validation bags"
+        console.print(f"{chosen}; balanced acc. and F1 at 0.5.")
     else:
         console.print("Sensitivity and specificity at 0.5.")
     if few := too_few_text(splits):

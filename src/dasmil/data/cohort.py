@@ -234,7 +234,7 @@ def load_cohort(
         sizes=sizes,
     )
     if strict and report.unmatched:
-        raise DataError(f"labels and bags do not match: {'; '.join(report.unmatched)}; leave --strict out to go on")
+        raise DataError(f"refused because of --strict: {'; '.join(report.unmatched)}; leave --strict out to go on")
     cohort = Cohort(
         _entries(matched, readers), matched.classes, report, scales=scales, max_instances=max_instances, seed=seed,
         task=task,

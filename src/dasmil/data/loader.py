@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dasmil.errors import InputError, shown
-from dasmil.types import Bag
+from dasmil.types import Bag, need_bag, need_bags
 
 
 class BagDataset(Dataset[dict[str, Any]]):
@@ -40,22 +40,6 @@ class BagDataset(Dataset[dict[str, Any]]):
             "label": -1 if bag.label is None else bag.label,
             "bag_id": bag.bag_id,
         }
-
-
-def need_bags(bags: Any) -> None:
-    """Refuse what is no sequence of bags; each but the first is looked at when it is read."""
-    if isinstance(bags, str | bytes | dict) or not (hasattr(bags, "__len__") and hasattr(bags, "__getitem__")):
-        raise InputError(f"bags are {shown(type(bags).__name__)}, expected a sequence of dasmil.Bag")
-    if not len(bags):
-        raise InputError("there are no bags: expected at least one")
-    need_bag(bags[0], 0)
-
-
-def need_bag(bag: Any, index: object) -> Bag:
-    """A bag as it is; anything else is refused."""
-    if not isinstance(bag, Bag):
-        raise InputError(f"number {index} of the bags is {shown(type(bag).__name__)}, expected dasmil.Bag")
-    return bag
 
 
 def collate_bags(items: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
-from dasmil.data.loader import need_bag, need_bags
 from dasmil.errors import InputError, shown
 from dasmil.models.base import MILModel
 from dasmil.stats import probabilities
@@ -20,7 +19,7 @@ from dasmil.study.apply import MEMORY_GB, check_fits
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 from dasmil.train.fit import fit
-from dasmil.types import Bag
+from dasmil.types import Bag, need_bag, need_bags
 
 
 class MILClassifier(ClassifierMixin, BaseEstimator):

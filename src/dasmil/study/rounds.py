@@ -88,13 +88,17 @@ def bag_rounds(
     """Folds by patient of labelled bags in memory; task: what is asked of them, where it is no class."""
     from dasmil.data.cohort import Cohort, load_cohort
     from dasmil.tasks import resolve_task
+    from dasmil.types import need_bag, need_sequence
 
+    need_sequence(bags)
+    if not isinstance(bags, Cohort):
+        bags = [need_bag(bag, index) for index, bag in enumerate(bags)]
     asked = resolve_task(task, bags)
     if asked is not None and not isinstance(bags, Cohort):
         values = np.array([asked.values_of(bag) for bag in bags])
         strata = asked.strata(values).tolist()
         bags = load_cohort([replace(bag, label=k) for bag, k in zip(bags, strata, strict=True)], task=asked)
-    cohort = bags if isinstance(bags, Cohort) else load_cohort(list(bags))
+    cohort = bags if isinstance(bags, Cohort) else load_cohort(bags)
     if None in cohort.labels:
         missing = cohort.bag_ids[cohort.labels.index(None)]
         raise InputError(f"bag {missing!r} has no label: cross-validation needs one for every bag")

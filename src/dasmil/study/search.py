@@ -16,8 +16,7 @@ from dasmil.study.notes import Note, silent
 from dasmil.study.progress import Watch, unseen
 from dasmil.study.rounds import Round
 from dasmil.study.settings import Settings, gather_settings
-from dasmil.study.spec import CohortSpec
-from dasmil.study.training import Data, finish
+from dasmil.study.training import Data, finish, study_data
 from dasmil.study.trials import JOURNAL, Journal, Metric, Question, Trial, check_search, search_trials
 from dasmil.study.units import made_with, round_arguments, train_grid, train_on_engine
 
@@ -34,6 +33,15 @@ class SearchOutcome:
 
     run: Run
     rounds: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        lines = [f"SearchOutcome({self.run!r})"]
+        for number, part in enumerate(self.rounds):
+            title = f"fold {number + 1}/{len(self.rounds)}  " if len(self.rounds) > 1 else ""
+            value = "none" if part["score"] is None else f"{part['score']:.4f}"
+            tie = f"; {len(part['tied'])} of {len(part['trials'])} settings tie" if len(part["tied"]) > 1 else ""
+            lines.append(f"{title}chosen  {_settings_text(part['chosen'])}  score {value}{tie}")
+        return "\n".join(lines)
 
 
 def search(
@@ -63,8 +71,7 @@ def search(
     With folds the search is nested: each fold chooses by its own validation bags. Trials are kept in a journal in
     ``out`` and are not trained again. The rest is as in `train_cohort`.
     """
-    how: dict[str, Any] = {"recipe": recipe, "folds": folds, "split_seed": split_seed}
-    spec = StudyData(cohort=data, **how) if isinstance(data, CohortSpec) else StudyData(data=data, **how)
+    spec = study_data(data, recipe=recipe, folds=folds, split_seed=split_seed)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
     question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
     return search_study(spec, question, {k: list(v) for k, v in grid.items()}, Path(out), seeds, engine, note, watch)
@@ -186,7 +193,7 @@ def _remove_earlier(out: Path, marks: Mapping[str, str], note: Note) -> None:
 
 def _tie_text(title: str, tied: Sequence[Mapping[str, Any]], of: int, metric: str | None) -> str:
     """That validation bags could not choose, and between what."""
-    settings = [" ".join(f"{name}={value}" for name, value in one.items()) for one in tied[:SHOWN_TIES]]
+    settings = [_settings_text(one) for one in tied[:SHOWN_TIES]]
     more = f"; and {len(tied) - SHOWN_TIES} more" if len(tied) > SHOWN_TIES else ""
     return (
         f"{title}{len(tied)} of {of} settings tie in val {metric}, so the validation bags did not choose between them: "
@@ -195,8 +202,11 @@ def _tie_text(title: str, tied: Sequence[Mapping[str, Any]], of: int, metric: st
 
 
 def _trial_text(title: str, trial: Trial, metric: str | None) -> str:
-    settings = " ".join(f"{name}={value}" for name, value in trial.settings.items())
-    return f"{title}  {settings}  val {metric} {_value(trial, metric):.4f}"
+    return f"{title}  {_settings_text(trial.settings)}  val {metric} {_value(trial, metric):.4f}"
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _value(trial: Trial, metric: str | None) -> float:

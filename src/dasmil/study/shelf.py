@@ -18,6 +18,7 @@ from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
 from dasmil.vocabulary import A_CLASS
 
 FindPicture = Callable[[Bag], Picture | None]
+Sets = Mapping[int, Mapping[str, str]]  # of a voice: the set that each bag was in
 
 
 def run_shelf(
@@ -33,7 +34,8 @@ def run_shelf(
     found = speakers(run)
     files = {s.model_file for s in speakers(run, _first_seed(found) if seed is None else seed)}
     chosen = [k for k, speaker in enumerate(found) if speaker.model_file in files]
-    entries = _entries(stored, found, chosen, split, mnist_dir, find_picture)
+    sets = _sets(found, [speaker for other in others for speaker in speakers(other)])
+    entries = _entries(stored, found, chosen, split, mnist_dir, find_picture, sets)
     data = stored.origin.get("name") or Path(stored.origin.get("bags", "own bags")).name
     who = f"{len(stored.folds)} folds, each bag by the one that held it out" if stored.folds else found[chosen[0]].title
     classes = stored.origin.get("classes")
@@ -86,6 +88,7 @@ def _entries(
     split: Sequence[str] | None,
     mnist_dir: Path | None,
     find_picture: FindPicture,
+    used: Sets,
 ) -> list[Entry]:
     """A line for every bag of these sets; of a cross-validation each bag once, by the fold that held it out."""
     folds = found[chosen[0]].fold is not None
@@ -99,7 +102,7 @@ def _entries(
     entries: dict[tuple[str, str], Entry] = {}
     for name in wanted:
         for voice, sets in scored:
-            for entry in _scored_entries(found, voice, name, sets, load, find_picture):
+            for entry in _scored_entries(found, voice, name, sets, load, find_picture, used):
                 entries.setdefault((name, entry.bag_id), entry)
     return list(entries.values())
 
@@ -121,12 +124,13 @@ def _scored_entries(
     sets: Mapping[str, Any],
     load: Callable[[str, str], Bag],
     find_picture: FindPicture,
+    used: Sets,
 ) -> list[Entry]:
     if name not in sets:
         return []
     rows = sets[name]
     if isinstance(rows, Answers):
-        return _answered_entries(found, voice, name, rows, load, find_picture)
+        return _answered_entries(found, voice, name, rows, load, find_picture, used)
     best = rows.probabilities.max(1) if rows.probabilities.ndim > 1 else rows.probabilities
     return [
         Entry(
@@ -139,7 +143,7 @@ def _scored_entries(
             split=name,
             patient=rows.patient_ids[i],
             voice=voice,
-            sets=_sets(found, bag_id),
+            sets={voice: known[bag_id] for voice, known in used.items() if bag_id in known},
         )
         for i, bag_id in enumerate(rows.bag_ids)
     ]
@@ -152,6 +156,7 @@ def _answered_entries(
     rows: Answers,
     load: Callable[[str, str], Bag],
     find_picture: FindPicture,
+    used: Sets,
 ) -> list[Entry]:
     """Bags of a run whose target is no class: what is known of them in words, and the first thing that is said."""
     task = found[speaker].task
@@ -168,20 +173,30 @@ def _answered_entries(
             split=name,
             patient=rows.patient_ids[i],
             voice=_first_voice(found, speaker),
-            sets=_sets(found, bag_id),
+            sets={voice: known[bag_id] for voice, known in used.items() if bag_id in known},
         )
         for i, bag_id in enumerate(rows.bag_ids)
     ]
 
 
-def _sets(found: Sequence[Speaker], bag_id: str) -> dict[int, str]:
-    """What a bag was to every voice."""
+def _sets(own: Sequence[Speaker], others: Sequence[Speaker]) -> Sets:
+    """What bags were to every voice; to one of another run only where its data are the same, by which names count."""
+    data, found = _data(own[0]), [*own, *others]
     return {
-        _first_voice(found, number) + k: used
+        _first_voice(found, number) + k: speaker.sets
         for number, speaker in enumerate(found)
-        if (used := speaker.sets.get(bag_id)) is not None
+        if number < len(own) or (data and _data(speaker) == data)
         for k in range(len(_outputs(speaker)))
     }
+
+
+def _data(speaker: Speaker) -> tuple[Any, ...] | None:
+    """What tells the data of a run: a built-in set and how it was made, or the folder or table of a cohort."""
+    origin = speaker.origin
+    if name := origin.get("name"):
+        return name, origin.get("protocol"), origin.get("options")
+    bags = (origin.get("cohort") or {}).get("bags")
+    return None if bags is None else (bags,)
 
 
 def folder_shelf(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dasmil.errors import InputError
+from dasmil.errors import InputError, shown
 from dasmil.report import write_report
 from dasmil.runs import Run, check_kind, fold_folder, is_begun
 from dasmil.study.baselines import add_baselines
@@ -59,7 +59,7 @@ def train_cohort(
     beside the model. resume: go on with the run in ``out``. note, watch: take what is said, and the progress of every
     round. log: also send the curves to tensorboard, wandb or mlflow.
     """
-    spec = _study_data(data, recipe=recipe, protocol=protocol, split_seed=split_seed, open_test=test)
+    spec = study_data(data, recipe=recipe, protocol=protocol, split_seed=split_seed, open_test=test)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
     return train_study(
         spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, log=log, resume=resume, note=note,
@@ -97,7 +97,7 @@ def cross_validate(
     if isinstance(data, CohortSpec):
         if task is not None:
             raise InputError("task= is for bags in memory: a CohortSpec has it with its columns, CohortSpec(task=...)")
-        spec = _study_data(data, recipe=recipe, split_seed=split_seed, folds=folds)
+        spec = study_data(data, recipe=recipe, split_seed=split_seed, folds=folds)
         chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
         return train_study(
             spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, engine=engine, resume=resume, note=note,
@@ -192,5 +192,12 @@ def _train_here(
             )  # fmt: skip
 
 
-def _study_data(data: Data, **how: Any) -> StudyData:
+def study_data(data: Data, **how: Any) -> StudyData:
+    """The data that a caller in Python names; anything else is refused."""
+    if not isinstance(data, str | CohortSpec):
+        found = shown(type(data).__name__)
+        raise InputError(
+            f"data is {found}, expected a CohortSpec or the name of a built-in data set; bags in memory are for "
+            "dasmil.fit and dasmil.cross_validate"
+        )
     return StudyData(data=data, **how) if isinstance(data, str) else StudyData(cohort=data, **how)

@@ -18,7 +18,7 @@ from dasmil.tasks import Task
 from dasmil.train.job import Outline
 from dasmil.train.ranks import Ranks
 from dasmil.train.transfer import Moved, moved, source
-from dasmil.types import Bag, Unit
+from dasmil.types import Bag, Unit, need_bag
 
 EVALUATED_INSTANCES = 4096  # instances of small bags that are scored in one call
 UNLABELLED = -1
@@ -181,6 +181,7 @@ class Feed:
         first: Bag | None = None
         for bag in read_ahead(bags, range(len(bags))):
             first = first or bag
+            need_bag(bag, len(ids))
             _check(bag, first, name, labelled and task is None)
             if observe is not None:
                 observe(bag)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dasmil.errors import InputError
+from dasmil.errors import InputError, shown
 from dasmil.runs import RunWriter
 from dasmil.tasks import Task, resolve_task, task_from
 from dasmil.train.config import TrainingConfig, training_config
@@ -22,7 +22,7 @@ from dasmil.train.results import write_results
 from dasmil.train.state import Progress, RunSpec
 from dasmil.train.task_results import write_task_results
 from dasmil.train.trained import TrainedRun
-from dasmil.types import Bag
+from dasmil.types import Bag, need_sequence
 
 SET_NAMES = {"train": "training", "val": "validation"}
 Listener = Callable[[Progress], None]
@@ -65,13 +65,12 @@ def fit(
     labelled sets by name that are scored once after training has ended (or a function that then gives them), by which
     nothing is ever chosen; data, what to note about the origin of the bags.
     """
+    _check_given(model_name, train_bags, val_bags)
     config = training_config(settings)
     if runs is not None and out is not None:
         raise InputError("runs with their own learning rates are not written to a run directory: leave out= away")
     if out is None:
-        asked = {"tests": tests is not None, "data": data is not None, "resume": resume}
-        if useless := ", ".join(f"{name}=" for name, there in asked.items() if there):
-            raise InputError(f"{useless} came without out=, the run directory that it is for: give both")
+        _refuse_useless(tests=tests is not None, data=data is not None, resume=resume)
     sets = BagSets.read(train_bags, val_bags, config, resolve_task(task, train_bags))
     job = prepare(model_name, sets.train.facts.outline, Given(preset, model_options or {}, settings))
     specs = list(runs) if runs is not None else job.specs(seeds)
@@ -90,6 +89,20 @@ def fit(
     if store is not None:
         _write_results(store, trained, _with_tests(sets, tests, job.config), job)
     return trained
+
+
+def _check_given(model_name: Any, train_bags: Any, val_bags: Any) -> None:
+    if not isinstance(model_name, str):
+        found = shown(type(model_name).__name__)
+        raise InputError(f'the model is {found}, expected its name, and bags after it: dasmil.fit("das-mil", bags)')
+    need_sequence(train_bags)
+    if val_bags is not None:
+        need_sequence(val_bags)
+
+
+def _refuse_useless(**asked: bool) -> None:
+    if useless := ", ".join(f"{name}=" for name, there in asked.items() if there):
+        raise InputError(f"{useless} came without out=, the run directory that it is for: give both")
 
 
 def _write_results(store: RunWriter, trained: Sequence[TrainedRun], scored: Mapping[str, Feed], job: Job) -> None:

@@ -161,9 +161,11 @@ def _join(axis: Axes, layout: Layout, pairs: Sequence[Pair], per_point: float) -
         text = f"{p.distance:,.0f} {UNIT_SYMBOL[layout.unit]}"
         size = ((0.65 * len(text) + 0.4) * FONT * per_point, 1.5 * FONT * per_point)
         middle = ((x0 + x1) / 2, (y0 + y1) / 2)
-        place = free_place(middle, size, [*taken, *ends]) or free_place(middle, size, taken)
+        along = [(x0 + t * (x1 - x0), y0 + t * (y1 - y0)) for t in (0.5, 0.58, 0.66, 0.42, 0.34)]
+        on_line = next((place for place in along if _is_free(place, size, [*taken, *ends])), None)
+        place = on_line or free_place(middle, size, [*taken, *ends]) or free_place(middle, size, taken)
         if place is not None:
-            taken.append((*place, *size))
+            taken.append((place[0], place[1], *size))
             axis.text(*place, text, color="#000000", fontsize=FONT - 1, ha="center", va="center", zorder=4,
                       clip_on=True, bbox={"facecolor": "#fdfdfd", "alpha": 0.85, "linewidth": 0, "pad": 1})  # fmt: skip
 
@@ -174,9 +176,16 @@ def free_place(
     """Where a label of this size lies on no other (centre and size each): at its place, else just beside it."""
     (x, y), (w, h) = centre, size
     for dx, dy in ((0, 0), (0, -h), (0, h), (-w, 0), (w, 0)):
-        if all(abs(x + dx - a) >= (w + c) / 2 or abs(y + dy - b) >= (h + d) / 2 for a, b, c, d in taken):
+        if _is_free((x + dx, y + dy), size, taken):
             return x + dx, y + dy
     return None
+
+
+def _is_free(
+    centre: tuple[float, float], size: tuple[float, float], taken: Sequence[tuple[float, float, float, float]]
+) -> bool:
+    (x, y), (w, h) = centre, size
+    return all(abs(x - a) >= (w + c) / 2 or abs(y - b) >= (h + d) / 2 for a, b, c, d in taken)
 
 
 def tiles_figure(
