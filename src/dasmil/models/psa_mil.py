@@ -27,6 +27,8 @@ WIDTH = 0.1  # of the bins in which heads are told apart
 DIVERSITY = 0.001
 GATHERED = 1 << 22
 """Numbers that are gathered from neighbours at a time."""
+DENSE = 1000
+"""Up to so many instances all pairs are computed, and those that are no neighbours left out: faster than to gather."""
 
 
 def theta_at(decay: str, radius: float) -> float:
@@ -86,21 +88,23 @@ class SpatialAttention(nn.Module):
 
     def forward(self, x: Tensor, tiles: Tensor, section: Tensor | None) -> Tensor:
         q, k, v = (p.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for p in self.qkv(x).chunk(3, -1))
-        theta, found = self.theta(), []
-        for head, count in enumerate(self.counts()):
-            found.append(self._head(q[head], k[head], v[head], theta[head], tiles, section, count))
+        theta, counts = self.theta(), [min(count, len(x)) for count in self.counts()]
+        index = nearest(tiles, max(counts), section)
+        if len(x) <= DENSE:
+            seen = torch.stack([_seen(index[:, :count]) for count in counts])
+            return self.out(join(part_again(_attend_all, q, k, v, theta, tiles, seen, self.decay)))
+        found = [
+            self._head(q[head], k[head], v[head], theta[head], tiles, index[:, :count])
+            for head, count in enumerate(counts)
+        ]
         return self.out(join(torch.stack(found)))
 
-    def _head(
-        self, q: Tensor, k: Tensor, v: Tensor, theta: Tensor, tiles: Tensor, section: Tensor | None, count: int
-    ) -> Tensor:
-        n, count = len(q), min(count, len(q))
-        index = nearest(tiles, count, section)
-        step, decay = max(1, GATHERED // (count * q.shape[-1])), self.decay
+    def _head(self, q: Tensor, k: Tensor, v: Tensor, theta: Tensor, tiles: Tensor, index: Tensor) -> Tensor:
+        step = max(1, GATHERED // (index.shape[1] * q.shape[-1]))
         parts = []
-        for start in range(0, n, step):
+        for start in range(0, len(q), step):
             rows = slice(start, start + step)
-            parts.append(part_again(_attend, q[rows], k, v, theta, tiles[rows], tiles, index[rows], decay))
+            parts.append(part_again(_attend, q[rows], k, v, theta, tiles[rows], tiles, index[rows], self.decay))
         return torch.cat(parts)
 
 
@@ -109,18 +113,39 @@ def _attend(
 ) -> Tensor:
     """Rows q [r, d] over their neighbours, index [r, K] into keys and values [n, d]; -1: none."""
     there = index.clamp(min=0)
-    delta = (tiles[there] - here.unsqueeze(1)).square().sum(-1)
-    if decay == "exponential":
-        phi = (-theta * delta.sqrt()).exp()
-    elif decay == "gaussian":
-        phi = (-delta / (2 * theta.square())).exp()
-    else:
-        phi = 1 / (1 + delta / theta.square())
+    prior = _log_decay((tiles[there] - here.unsqueeze(1)).square().sum(-1), theta, decay)
     near = k[there]
     like = (near @ q.unsqueeze(-1)).squeeze(-1) - near.square().sum(-1) / 2  # |q_i|^2 is the same for all j
-    scores = like / math.sqrt(q.shape[-1]) + (phi + FLOOR).log().to(q.dtype)
+    scores = like / math.sqrt(q.shape[-1]) + prior.to(q.dtype)
     weights = scores.masked_fill(index < 0, float("-inf")).softmax(-1)
     return (weights.unsqueeze(1) @ v[there]).squeeze(1)
+
+
+def _seen(index: Tensor) -> Tensor:
+    """Which instances are neighbours [n, n], from their numbers [n, K]; -1: none."""
+    n = len(index)
+    found = torch.zeros(n, n + 1, dtype=torch.bool, device=index.device)
+    return found.scatter_(1, index.where(index >= 0, n), True)[:, :n]
+
+
+def _attend_all(q: Tensor, k: Tensor, v: Tensor, theta: Tensor, tiles: Tensor, seen: Tensor, decay: str) -> Tensor:
+    """All heads [h, n, d] over all pairs, of which seen [h, n, n] are neighbours."""
+    squared = (tiles.unsqueeze(0) - tiles.unsqueeze(1)).square().sum(-1)
+    prior = _log_decay(squared, theta[:, None, None], decay)
+    like = q @ k.mT - k.square().sum(-1).unsqueeze(-2) / 2
+    scores = like / math.sqrt(q.shape[-1]) + prior.to(q.dtype)
+    return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+
+def _log_decay(squared: Tensor, theta: Tensor, decay: str) -> Tensor:
+    """log(phi + 1e-6) of squared distances in tiles."""
+    if decay == "exponential":
+        phi = (-theta * squared.sqrt()).exp()
+    elif decay == "gaussian":
+        phi = (-squared / (2 * theta.square())).exp()
+    else:
+        phi = 1 / (1 + squared / theta.square())
+    return (phi + FLOOR).log()
 
 
 class Block(nn.Module):
