@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dasmil
+from dasmil.baselines.cox import fit_cox
 from dasmil.data.splits import make_folds
 from dasmil.files import write_json
+from dasmil.stats import FollowUp, harrell
 from dasmil.stats.resample import interval
 from dasmil.train import RunSpec
 from dasmil.types import Bag
 
 COMPOSITION = "composition"
-"""No network: a logistic regression on the mean features, which of one-hot types are their shares."""
+"""No network: a logistic (or Cox) regression on the mean features, which of one-hot types are their shares."""
 
 MECHANISMS: dict[str, str] = {
     COMPOSITION: "none (no network)", "das-mil": "learned sigmoid of the distance", "sa": "none",
@@ -39,29 +42,38 @@ MODELS = tuple(MECHANISMS)
 RATES = (2e-4, 1e-3, 5e-3)
 """Among these each fold of each model chooses by the loss on its validation bags."""
 PENALTIES = (0.01, 0.1, 1.0)
-"""As many for the regression on composition: its C."""
+"""As many for the regression on composition: its C, and 1 / C is the ridge of a Cox regression."""
+SIZES: dict[str, dict[str, Any]] = {
+    "transmil": {"features": 64},
+    "rrt-mil": {"features": 64},
+    "patch-gcn": {"features": 32},
+    "camil": {"head_features": 8, "landmarks": 32, "local_features": 64, "hidden": 64},
+}
+"""Smaller than published: at these the bags' few hundred instances take hours, not days."""
 WEIGHT_DECAY = 1e-2
 DRAWS = 500
 
 
 @dataclass(frozen=True)
 class Task:
-    """Labelled bags with patients; length_um: the planted one; keep_scores: whether predictions may be stored."""
+    """Bags with labels, or with the targets time and event; keep_scores: whether predictions may be stored."""
 
     name: str
     bags: Sequence[Bag]
     folds: int = 5
-    length_um: float | None = None
     keep_scores: bool = True
     epochs: int = 20
+    survival: bool = False
 
 
 def run_cell(task: Task, model: str, out: Path, *, seeds: int) -> dict[str, Any]:
     """Train what is missing of a cell and return it; one that was trained with other settings begins anew."""
     path = out / task.name / f"{model}.json"
-    labels = [int(bag.label or 0) for bag in task.bags]
+    labels = [int(bag.targets["event"] or 0) if task.survival else int(bag.label or 0) for bag in task.bags]
     patients = [str(bag.patient_id or bag.bag_id) for bag in task.bags]
-    tried = {"C": list(PENALTIES)} if model == COMPOSITION else {"epochs": task.epochs, "lr": list(RATES)}
+    tried: dict[str, Any] = {"C": list(PENALTIES)}
+    if model != COMPOSITION:
+        tried = {"epochs": task.epochs, "lr": list(RATES)} | ({"sizes": SIZES[model]} if model in SIZES else {})
     new: dict[str, Any] = {
         "task": task.name, "model": model, "mechanism": MECHANISMS[model], "bags": len(labels),
         "patients": len(set(patients)), "folds_planned": task.folds, "seeds": seeds, "settings": tried, "folds": [],
@@ -74,48 +86,51 @@ def run_cell(task: Task, model: str, out: Path, *, seeds: int) -> dict[str, Any]
             continue
         begun = time.process_time()
         parts = {name: [task.bags[i] for i in getattr(fold, name)] for name in ("train", "val", "test")}
-        found = composition(parts) if model == COMPOSITION else trained(model, parts, seeds, task.epochs)
-        y, who = np.array([labels[i] for i in fold.test]), [patients[i] for i in fold.test]
+        found = composition(task, parts) if model == COMPOSITION else trained(task, model, parts, seeds)
         found |= {"cpu_seconds": round(time.process_time() - begun, 1), "manifest": manifest()}
-        cell["folds"].append(found | _kept(task, y, who, found.pop("scores")))
+        who = [patients[i] for i in fold.test]
+        cell["folds"].append(found | _kept(task, parts["test"], who, found.pop("scores")))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, cell)
     return cell
 
 
-def composition(parts: dict[str, list[Bag]]) -> dict[str, Any]:
-    """A logistic regression on mean features, its penalty chosen on the validation bags."""
+def composition(task: Task, parts: dict[str, list[Bag]]) -> dict[str, Any]:
+    """A regression on mean features, its penalty chosen on the validation bags."""
 
-    def fitted(penalty: float, bags: Sequence[Bag]) -> Any:
+    def means(bags: Sequence[Bag]) -> NDArray[np.float64]:
+        return np.stack([bag.features.mean(0).double().numpy() for bag in bags])
+
+    def said(penalty: float, bags: Sequence[Bag], others: Sequence[Bag]) -> NDArray[np.float64]:
+        if task.survival:
+            size = means(bags).std(0).clip(1e-9)
+            return fit_cox(means(bags) / size, follow_up(bags), ridge=1 / penalty).risk(means(others) / size)
         rule = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=2000))
-        return rule.fit([bag.features.mean(0).numpy() for bag in bags], [bag.label for bag in bags])
-
-    def said(rule: Any, bags: Sequence[Bag]) -> np.ndarray:
-        return rule.predict_proba([bag.features.mean(0).numpy() for bag in bags])[:, 1]
+        return rule.fit(means(bags), [bag.label for bag in bags]).predict_proba(means(others))[:, 1]
 
     trials = [
-        {"C": penalty, "val_loss": _loss(said(fitted(penalty, parts["train"]), parts["val"]), parts["val"])}
+        {"C": penalty, "val_loss": _loss(task, said(penalty, parts["train"], parts["val"]), parts["val"])}
         for penalty in PENALTIES
     ]
     chosen = min(trials, key=lambda trial: trial["val_loss"])
-    rule = fitted(chosen["C"], parts["train"] + parts["val"])
-    scores = [said(rule, parts["test"])]
+    scores = [said(chosen["C"], parts["train"] + parts["val"], parts["test"])]
     return {"chosen": chosen["C"], "trials": trials, "scores": scores, "lengths_um": [], "fitted": [True]}
 
 
-def trained(model: str, parts: dict[str, list[Bag]], seeds: int, epochs: int) -> dict[str, Any]:
+def trained(task: Task, model: str, parts: dict[str, list[Bag]], seeds: int) -> dict[str, Any]:
     """One run for each learning rate; then, with the best on the validation bags, all seeds on all other bags."""
+    how: dict[str, Any] = {"progress": False, "epochs": task.epochs, "model_options": SIZES.get(model)}
+    if task.survival:
+        how["task"] = "survival"
     specs = [RunSpec(0, rate, WEIGHT_DECAY) for rate in RATES]
-    tries = dasmil.fit(model, parts["train"], runs=specs, progress=False, epochs=epochs)
+    tries = dasmil.fit(model, parts["train"], runs=specs, **how)
     trials = [
-        {"lr": rate, "val_loss": _loss(run.predict(parts["val"]), parts["val"]), "fitted": bool(run.fitted)}
+        {"lr": rate, "val_loss": _loss(task, run.predict(parts["val"]), parts["val"]), "fitted": bool(run.fitted)}
         for rate, run in zip(RATES, tries, strict=True)
     ]
     chosen = min(trials, key=lambda trial: trial["val_loss"])["lr"]
     everything = parts["train"] + parts["val"]
-    runs = dasmil.fit(
-        model, everything, seeds=seeds, progress=False, epochs=epochs, lr=chosen, weight_decay=WEIGHT_DECAY
-    )
+    runs = dasmil.fit(model, everything, seeds=seeds, lr=chosen, weight_decay=WEIGHT_DECAY, **how)
     lengths = [[round(row["midpoint"], 2) for row in run.model.learned_distances()] for run in runs]
     return {
         "chosen": chosen, "trials": trials, "scores": [run.predict(parts["test"]) for run in runs],
@@ -123,43 +138,66 @@ def trained(model: str, parts: dict[str, list[Bag]], seeds: int, epochs: int) ->
     }  # fmt: skip
 
 
-def _loss(probability: np.ndarray, bags: Sequence[Bag]) -> float:
-    """Cross-entropy on labelled bags; a run that broke off loses."""
-    if not np.isfinite(probability).all():
+def follow_up(bags: Sequence[Bag]) -> FollowUp:
+    """Times and events of bags that have them as targets."""
+    times, events = (np.array([bag.targets[name] for bag in bags], dtype=np.float64) for name in ("time", "event"))
+    return FollowUp(times, events == 1)
+
+
+def _loss(task: Task, said: NDArray[np.float64], bags: Sequence[Bag]) -> float:
+    """Cross-entropy, or 1 - C-index where a risk is said; a run that broke off loses."""
+    if not np.isfinite(said).all():
         return float("inf")
-    return round(float(log_loss([bag.label for bag in bags], probability, labels=[0, 1])), 5)
+    if task.survival:
+        return round(1 - float(harrell(follow_up(bags), said)[0]), 5)
+    return round(float(log_loss([bag.label for bag in bags], said, labels=[0, 1])), 5)
 
 
-def _kept(task: Task, y: np.ndarray, who: list[str], scores: Sequence[Any]) -> dict[str, Any]:
+def _kept(task: Task, bags: Sequence[Bag], who: list[str], scores: Sequence[Any]) -> dict[str, Any]:
     """The predictions; where they may not be stored, counts of pairs that they rank right, by patients."""
     rounded = [np.round(np.asarray(row, dtype=np.float64), 5) for row in scores]
+    y = np.array([bag.label for bag in bags])
     if task.keep_scores:
         return {"labels": y.tolist(), "patients": who, "scores": [row.tolist() for row in rounded]}
     names = sorted(set(who))
-    counts = [_counts(y, who, row, names) for row in rounded]
-    return {"bags": len(y), "positive": int(y.sum()), "groups": names, "pairs": counts[0][1].tolist(),
-            "ranked_right": [right.tolist() for right, _ in counts]}  # fmt: skip
+    if task.survival:
+        follow = follow_up(bags)
+        counts = [_counts(_earlier(follow), who, row, names) for row in rounded]
+        kept: dict[str, Any] = {"bags": len(who), "events": int(follow.events.sum())}
+    else:
+        counts = [_counts(y[:, None] > y[None], who, row, names) for row in rounded]
+        kept = {"bags": len(who), "positive": int(y.sum())}
+    return kept | {"groups": names, "pairs": counts[0][1].tolist(),
+                   "ranked_right": [right.tolist() for right, _ in counts]}  # fmt: skip
 
 
-def _counts(y: np.ndarray, who: Sequence[str], scores: np.ndarray, names: Sequence[str]) -> tuple[Any, Any]:
-    """Of positives of one patient (row) and negatives of another (column): pairs ranked right, ties half; pairs."""
-    member = np.array(who)[None] == np.array(names)[:, None]
-    positive, negative = member & (y == 1), member & (y == 0)
-    above = (scores[:, None] > scores[None]) + 0.5 * (scores[:, None] == scores[None])
-    return positive @ above @ negative.T, positive.sum(1)[:, None] * negative.sum(1)[None]
+def _earlier(follow: FollowUp) -> NDArray[np.bool_]:
+    """Of which pairs the first (row) has the event before the second (column): those that Harrell's C-index counts."""
+    times, events = follow.times, follow.events
+    before = times[:, None] < times[None]
+    return events[:, None] & (before | ((times[:, None] == times[None]) & ~events[None]))
+
+
+def _counts(
+    above: NDArray[np.bool_], who: Sequence[str], scores: NDArray[np.float64], names: Sequence[str]
+) -> tuple[Any, Any]:
+    """Of bags of one patient (row) that belong above those of another: pairs ranked right, ties half; and all pairs."""
+    member = (np.array(who)[None] == np.array(names)[:, None]).astype(np.int64)
+    right = (scores[:, None] > scores[None]) + 0.5 * (scores[:, None] == scores[None])
+    return member @ (right * above) @ member.T, member @ above @ member.T
 
 
 def _ranked(fold: dict[str, Any]) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Patients of a fold, pairs ranked right of each seed [seeds, p, p], pairs [p, p]."""
     if "scores" not in fold:
         return fold["groups"], np.array(fold["ranked_right"]), np.array(fold["pairs"])
-    names = sorted(set(fold["patients"]))
-    counts = [_counts(np.array(fold["labels"]), fold["patients"], np.array(row), names) for row in fold["scores"]]
+    names, y = sorted(set(fold["patients"])), np.array(fold["labels"])
+    counts = [_counts(y[:, None] > y[None], fold["patients"], np.array(row), names) for row in fold["scores"]]
     return names, np.stack([right for right, _ in counts]), counts[0][1]
 
 
 def drawn(cell: dict[str, Any]) -> np.ndarray:
-    """A cell's AUROC, mean over seeds and folds, under resamples of all patients [DRAWS], the same for all models."""
+    """A cell's AUROC or C-index, mean over seeds and folds, under resamples of all patients [DRAWS], alike for all."""
     folds = [_ranked(fold) for fold in cell["folds"]]
     everyone = sorted({name for names, _, _ in folds for name in names})
     times = np.random.default_rng(0).multinomial(len(everyone), [1 / len(everyone)] * len(everyone), DRAWS)

@@ -76,7 +76,7 @@ def variants(folder: Path) -> None:
 
 def infiltration(folder: Path) -> Task:
     """The task: 250 px windows, classes matched in the counts of three types, folds by region."""
-    return Task("crc", windows(folder), length_um=NEAR_UM, keep_scores=False)
+    return Task("crc", windows(folder), keep_scores=False)
 
 
 def windows(folder: Path) -> list[Bag]:

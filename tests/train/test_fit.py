@@ -9,6 +9,7 @@ from toy import toy_bags
 
 import dasmil
 from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.nn.neighbours import pairs_within
 from dasmil.stats import score
 from dasmil.train import RunSpec
 from dasmil.train.augment import jitter_digits
@@ -311,6 +312,21 @@ def test_distance_scale_comes_from_the_bags_unless_given():
     pooled, none = scaled("max-pool")
     assert "distance_scale" not in pooled
     assert none is None
+
+
+def test_models_that_count_in_tiles_get_the_size_of_a_tile():
+    """The whole slide as one tile would leave them blind to where instances lie."""
+    steps = torch.arange(12.0)
+    grid = 256 * torch.cartesian_prod(steps, steps) + 128
+    bags = [Bag(torch.randn(144, 4), grid, "um", f"b{i}", label=i % 2) for i in range(4)]
+    for name, expected in (("psa-mil", 256.0), ("long-mil", 256.0), ("sm-abmil", 256 * 2**0.5)):
+        run = dasmil.fit(name, bags, epochs=1)[0]
+        assert run.model.distance_scale == pytest.approx(expected, rel=2e-5), name
+    pairs = pairs_within(grid, run.model.aggregator.radius)
+    inner = ((grid > 256) & (grid < 2816)).all(-1)
+    assert (torch.bincount(pairs[0])[inner] == 8).all()
+    given = dasmil.fit("sm-abmil", bags, epochs=1, model_options={"distance_scale": 700.0})[0].model
+    assert given.distance_scale == 700.0
 
 
 def test_only_models_that_need_distances_ask_for_instances_that_lie_apart():

@@ -35,6 +35,32 @@ def pair_distances(bags: Sequence[Bag], *, pairs_per_bag: int = 2000, max_bags: 
     return distances[distances > 0]
 
 
+def neighbour_distance(bags: Sequence[Bag], k: int, *, max_bags: int = 64, seed: int = 0) -> float:
+    """The distance to the k-th nearest other instance of the section: the median over instances, then over bags.
+
+    On a grid of tiles that is a tile's edge for k = 1 and its diagonal for k = 8. Instances at the same place do not
+    count, and in smaller sections the farthest instance stands for the k-th.
+    """
+    rng = np.random.default_rng(seed)
+    chosen = range(len(bags)) if len(bags) <= max_bags else np.sort(rng.choice(len(bags), max_bags, replace=False))
+    found: list[float] = []
+    for number in chosen:
+        bag = bags[int(number)]
+        coords = bag.coords.numpy().astype(np.float64)
+        section = np.zeros(len(bag), dtype=np.int64) if bag.section is None else bag.section.numpy()
+        own: list[np.ndarray] = []
+        for part in np.unique(section):
+            places = np.unique(coords[section == part], axis=0)
+            if len(places) > 1:
+                nearest = min(k, len(places) - 1) + 1  # itself is the first
+                own.append(KDTree(places).query(places, k=nearest)[0][:, -1])
+        if own:
+            found.append(float(np.median(np.concatenate(own))))
+    if not found:
+        raise DataError("no two instances of a bag lie apart: distances cannot be learned from these bags")
+    return float(np.median(found))
+
+
 def neighbours_within(bags: Sequence[Bag], radius: float, *, max_bags: int = 8, seed: int = 0) -> float:
     """How many instances lie within the radius of one, itself included: the mean over 500 instances of some bags."""
     rng = np.random.default_rng(seed)

@@ -66,6 +66,8 @@ class MILModel(nn.Module):
     position: ClassVar[Position] = "none"
     permutation_invariant: ClassVar[bool] = True
     stackable: ClassVar[bool] = True
+    scale_neighbour: ClassVar[int | None] = None
+    """A model that counts in tiles: training takes the distance to this neighbour as distance_scale, unless given."""
     idle_parameters: ClassVar[tuple[str, ...]] = ()
     """Patterns of parameters that belong to the published count although no loss can reach them."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}

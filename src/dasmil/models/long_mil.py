@@ -89,15 +89,17 @@ class LongMILAggregator(BagByBag):
 class LongMIL(MILModel):
     """Long-MIL: two local layers and a global one on tile positions, with a bias of -m_h floor(distance); mean pooling.
 
-    Positions are rounded to a grid of ``step`` (None: distance_scale), in the unit of the coordinates; beyond 10 steps
-    the bias is -100 m_h, and local layers do not look there. local_heads="first": as in the program, where a slip
-    leaves only the first head local (and cuts its farthest pairs in bags of less than 10 steps). Memory grows with n;
-    the program keeps n x n x heads. The attention dropout acts while training only (in the program always).
+    Positions are rounded to a grid of ``step`` (None: distance_scale; in training the distance to the nearest
+    neighbour, unless given), in the unit of the coordinates; beyond 10 steps the bias is -100 m_h, and local layers do
+    not look there. local_heads="first": as in the program, where a slip leaves only the first head local (and cuts its
+    farthest pairs in bags of less than 10 steps). Memory grows with n; the program keeps n x n x heads. The attention
+    dropout acts while training only (in the program always).
     """
 
     name = "long-mil"
     paper = "Li et al. 2023, Long-MIL: scaling long contextual multiple instance learning for histopathology"
     position = "relative"
+    scale_neighbour = 1
 
     def __init__(
         self,

@@ -207,15 +207,17 @@ class PSAAggregator(BagByBag):
 class PSAMIL(MILModel):
     """PSA-MIL: attention as a posterior, whose prior falls with the distance; the lengths are learned.
 
-    ``tile`` (None: distance_scale), in the unit of the coordinates, is the length that distances are counted in; heads
-    see the K nearest instances, K from 3 to 1,963 as the learned length grows, and never across sections. The auxiliary
-    loss is -0.001 x the entropy of how heads spread over lengths. The bag loss is that of the logit; the program puts
-    a sigmoid before a loss that has one already. Memory grows with n; the program keeps n x n distances.
+    ``tile`` (None: distance_scale), in the unit of the coordinates, is the length that distances are counted in (in
+    training the distance to the nearest neighbour, unless given); heads see the K nearest instances, K from 3 to 1,963
+    as the learned length grows, and never across sections. The auxiliary loss is -0.001 x the entropy of how heads
+    spread over lengths. The bag loss is that of the logit; the program puts a sigmoid before a loss that has one
+    already. Memory grows with n; the program keeps n x n distances.
     """
 
     name = "psa-mil"
     paper = "Peled et al. 2025, PSA-MIL: a probabilistic spatial attention-based multiple instance learning"
     position = "relative"
+    scale_neighbour = 1
     idle_parameters = ("aggregator.weight.bias",)
 
     def __init__(

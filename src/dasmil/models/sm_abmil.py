@@ -100,6 +100,7 @@ class SmAggregator(BagByBag):
 class SmABMIL(MILModel):
     """AB-MIL with the smooth operator: neighbours within ``radius`` (None: distance_scale) come to have like attention.
 
+    In training the radius, unless given, is the distance to the eighth neighbour: on a grid of tiles the diagonal.
     alpha: weight of the neighbours, in [0, 1); None: learned, alpha = coef / (1 + coef), from 1/2. where: "early" on
     the instances, "mid" on the hidden layer, "late" on the scores. mode: "approx" in ``steps`` rounds, or "exact", a
     solve with a matrix of all pairs (at most 5,000 instances). swapped: as in the authors' library, where "approx"
@@ -109,6 +110,7 @@ class SmABMIL(MILModel):
     name = "sm-abmil"
     paper = "Castro-Macias et al. 2024, Sm: enhanced localization in multiple instance learning"
     position = "relative"
+    scale_neighbour = 8
 
     def __init__(
         self,

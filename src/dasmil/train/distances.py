@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.data.distances import pair_distances
+from dasmil.data.distances import neighbour_distance, pair_distances
 from dasmil.models import MODELS
 from dasmil.train.feed import Feed
 from dasmil.train.job import Job
@@ -18,6 +18,7 @@ SAMPLED_BAGS = 64
 PAIRS_PER_BAG = 20_000
 NEAREST = 3.0  # the smallest start: about the distance to the third neighbour
 WIDEST_LEVEL = 0.9  # the largest start: 90 % of all pairs are closer
+ROUNDING = 1 + 1e-5  # so that neighbours on a grid, whose places are rounded to float32, are all within
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,17 @@ def with_scale(job: Job, feed: Feed) -> tuple[dict[str, Any], Lengths | None]:
     """Options with a distance_scale, and the lengths that theta may start from (None: start as the model says).
 
     A given distance_scale stays. Else it is twice the middle length for a model with learned distances (theta then
-    starts at 0.5), and the largest distance in the training bags for other models that look at distances, or when
-    learned ones do not start from the data. Distances are measured only where one of these needs them.
+    starts at 0.5), the distance to a neighbour for models that count in tiles, and the largest distance in the training
+    bags for other models that look at distances, or when learned ones do not start from the data. Distances are
+    measured only where one of these needs them.
     """
     options = dict(job.options)
     if job.position != "relative":  # "absolute" models look at places, not at distances
         return options, None
     if "distance_scale" in options and not job.learns_distances:
+        return options, None
+    if (k := MODELS[job.model].scale_neighbour) is not None:
+        options["distance_scale"] = ROUNDING * neighbour_distance(feed.bags, k)
         return options, None
     lengths = measure_lengths(feed)
     options.setdefault("distance_scale", 2 * lengths.at(0.5) if job.learns_distances else lengths.extent)
