@@ -27,3 +27,9 @@ def browser():
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_api.sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+
+
+@pytest.fixture
+def recomputed(monkeypatch):
+    """The backward pass computes parts again in small bags too, as it does in large ones."""
+    monkeypatch.setattr("dasmil.nn.recompute.SMALL", 0)

@@ -32,6 +32,7 @@ from dasmil.models.clam import svm_loss
 from dasmil.models.psa_mil import PSAMIL
 from dasmil.types import Output
 
+pytestmark = pytest.mark.usefixtures("recomputed")
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text())
 CASES = [(entry, case) for entry, found in GOLDEN.items() for case in found.get("cases", {})]
 

@@ -16,6 +16,7 @@ from dasmil.models import MODELS, MILModel
 from dasmil.nn.draws import Draws, drawing
 from dasmil.types import Output
 
+pytestmark = pytest.mark.usefixtures("recomputed")
 FEATURES = 12
 ALL = pytest.mark.parametrize("name", list_models())
 # TransMIL at 512 features takes seconds on one core; its equations do not depend on the size.
@@ -77,6 +78,26 @@ def test_what_a_run_draws_comes_from_its_key_and_not_from_torch(name: str) -> No
         logits.append(output.logit.detach())
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(logits[0], logits[1])
+
+
+@ALL
+def test_what_is_kept_and_what_is_computed_again_have_the_same_gradients(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {k: v for k, v in SMALL.get(name, {}).items() if "dropout" not in k}
+    torch.manual_seed(0)
+    model = create_model(name, in_features=FEATURES, distance_scale=100.0, **sizes).double().train()
+    found = []
+    for small in (0, 1 << 16):
+        monkeypatch.setattr("dasmil.nn.recompute.SMALL", small)
+        model.zero_grad()
+        with drawing(Draws.of([3])):
+            output = model(*bag(9))
+            output.logit.sum().backward()
+        found.append([output.logit.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1]) > 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 @ALL

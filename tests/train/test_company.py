@@ -11,6 +11,8 @@ from dasmil.train.feed import Feed
 from dasmil.types import Bag
 from tests.baselines.rare_pairs import rare_pairs
 
+pytestmark = pytest.mark.usefixtures("recomputed")
+
 
 def flat(run):
     return torch.cat([p.detach().reshape(-1) for p in run.model.parameters()])

@@ -11,6 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from dasmil.nn.draws import drawing_again
 
+SMALL = 1 << 16
+"""Numbers given to a part up to which its insides are kept: of a bag of some hundred instances that is little memory,
+and computing again takes a third of the time.
+"""
+
 
 def again_in_backward(module: nn.Module, *arguments: Any) -> Tensor:
     """The module's output; its inside is computed again in the backward pass, with the parameters of now.
@@ -22,12 +27,19 @@ def again_in_backward(module: nn.Module, *arguments: Any) -> Tensor:
     def run(names: tuple[str, ...], given: tuple[Any, ...], *tensors: Tensor) -> Tensor:
         return torch.func.functional_call(module, dict(zip(names, tensors)), given)
 
-    return _checked(run, tuple(state), arguments, *state.values()) if torch.is_grad_enabled() else module(*arguments)
+    if _kept(arguments):
+        return module(*arguments)
+    return _checked(run, tuple(state), arguments, *state.values())
 
 
 def part_again(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """What a function of tensors alone gives; its inside is computed again in the backward pass."""
-    return _checked(function, *arguments) if torch.is_grad_enabled() else function(*arguments)
+    return function(*arguments) if _kept(arguments) else _checked(function, *arguments)
+
+
+def _kept(arguments: tuple[Any, ...]) -> bool:
+    numbers = sum(given.numel() for given in arguments if isinstance(given, Tensor))
+    return numbers <= SMALL or not torch.is_grad_enabled()
 
 
 def _checked(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
