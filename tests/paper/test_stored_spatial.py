@@ -16,6 +16,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from dasmil.stats import harrell
 from dasmil.types import Bag
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def test_the_pages_are_those_of_the_stored_cells(experiments: dict[str, ModuleTy
 
 def test_the_tables_say_what_the_predictions_say() -> None:
     page = STORED.with_suffix(".md").read_text(encoding="utf-8")
-    for task, title in (("contact", "## Contact"), ("melanoma", "## Response")):
+    for task, title in (("contact", "## Contact"), ("made", "## Two rare"), ("melanoma", "## Response")):
         section = page[page.index(title) :]
         shown = dict(re.findall(r"^\| ([a-z-]+) \| [^|]+ \| ([0-9.]+) \[", section.split("\n## ")[0], re.MULTILINE))
         assert shown
@@ -70,6 +71,31 @@ def test_counts_of_pairs_give_the_same_figures_as_predictions(
     assert np.array_equal(cells.drawn(found[0]), cells.drawn(found[1]))
     parts = [roc_auc_score(fold["labels"], fold["scores"][0]) for fold in found[0]["folds"]]
     assert cells.scores(found[0])["auroc"] == pytest.approx(np.mean(parts), abs=1e-12)
+
+
+def test_pairs_of_survival_are_those_of_the_c_index(
+    experiments: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, rng = experiments["cells"], np.random.default_rng(0)
+    bags = [
+        Bag(b.features, b.coords, "um", b.bag_id, patient_id=b.bag_id, targets={"time": time, "event": event})
+        for b, time, event in zip(made(30), rng.integers(1, 9, 30), rng.integers(0, 2, 30), strict=True)
+    ]  # few times: many are equal
+    task = cells.Task("made", bags, folds=3, keep_scores=False, survival=True)
+    said: list[tuple[list[Bag], np.ndarray]] = []
+    keep = cells._kept
+
+    def listen(task: Any, some: list[Bag], who: list[str], scores: Any) -> dict[str, Any]:
+        said.append((some, scores[0]))
+        return keep(task, some, who, scores)
+
+    monkeypatch.setattr(cells, "_kept", listen)
+    cell = cells.run_cell(task, "composition", tmp_path, seeds=1)
+    expected = [float(harrell(cells.follow_up(some), np.round(risk, 5))[0]) for some, risk in said]
+    assert cells.scores(cell)["auroc"] == pytest.approx(np.mean(expected), abs=1e-12)
+    assert len(set(expected)) == 3
+    assert "time" not in json.dumps(cell)
+    assert all("labels" not in fold for fold in cell["folds"])
 
 
 def test_a_cell_goes_on_where_it_stopped(experiments: dict[str, ModuleType], tmp_path: Path) -> None:
