@@ -35,6 +35,47 @@ def test_chunked_is_as_exact_as_plain_float32(problem):
 
 
 @needs_kernel
+@pytest.mark.parametrize("options", [{}, {"section": True}, {"dropout_p": 0.3}, {"mask": True}, {"self_pair": False}])
+def test_gradients_of_saturated_rows_are_as_exact_as_plain_float32(problem, options):
+    """The native backend leaves them to chunked, dropout and all."""
+    case = saturated(problem, **options)
+    exact, plain, found = (
+        case.run("reference"),
+        case.run("reference", torch.float32),
+        case.run("native", torch.float32),
+    )
+    assert set(found) == set(exact)
+    for name, tensor in exact.items():
+        largest = tensor.abs().max().clamp(min=1e-6)
+        own = (plain[name] - tensor).abs().max() / largest
+        assert (found[name] - tensor).abs().max() / largest <= 4 * own + 1e-5, name
+
+
+@needs_kernel
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_one_instance_tells_queries_and_keys_nothing(problem, size):
+    case = problem(1, lead=(2,))
+    case.tensors["value"] = size * case.tensors["value"]
+    found = case.run("native", torch.float32)
+    for name in ("query", "key", "key_embed", "query_embed"):
+        assert not found[name].any(), name
+    assert found["value"].any()
+
+
+@needs_kernel
+def test_ordinary_logits_stay_with_the_kernel(problem, monkeypatch):
+    monkeypatch.setattr(native, "exact_gradients", lambda *_: pytest.fail("left the kernel"))
+    problem(40, lead=(2,)).run("native", torch.float32)
+
+
+@pytest.fixture
+def kernel_alone(monkeypatch):
+    """The kernel computes every backward pass."""
+    monkeypatch.setattr(native, "saturates", lambda *_: False)
+
+
+@needs_kernel
+@pytest.mark.usefixtures("kernel_alone")
 @pytest.mark.parametrize("options", [{}, {"section": True}, {"dropout_p": 0.3}])
 def test_the_kernel_keeps_its_bound(problem, options):
     """dL/de is exact to a few roundings of |dz| |v|; the gradients inherit that, times what e depends on."""
@@ -61,6 +102,7 @@ def test_the_kernel_keeps_its_bound(problem, options):
 
 
 @needs_kernel
+@pytest.mark.usefixtures("kernel_alone")
 def test_weights_of_large_logits_sum_to_one_in_the_backward_pass_too(problem):
     """The gradient of the values under ones is the sum of the weights that the backward pass computes again."""
     case = problem(50, absent=("theta", "beta", "key_embed", "query_embed", "value_embed"), d=8, o=1)
@@ -112,6 +154,7 @@ def sizes_of_terms(case):
 
 
 @needs_kernel
+@pytest.mark.usefixtures("kernel_alone")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("far", [1.0, 100.0, 5000.0])
 def test_errors_are_a_few_roundings_of_the_terms_of_a_gradient(problem, seed, far):

@@ -26,6 +26,7 @@ from dasmil.ops.das_attention.inputs import (
 from dasmil.ops.das_attention.operands import LARGE, Operands, Settings, clear_padding
 from dasmil.ops.das_attention.order import space_filling_order
 from dasmil.ops.das_attention.phi import PHI
+from dasmil.ops.das_attention.saturated import exact_gradients, saturates
 
 
 class _Problem(ctypes.Structure):
@@ -221,6 +222,8 @@ class NativeAttention(torch.autograd.Function):
         d_out = grad_outputs[0].contiguous()
         out, kept, *tensors = ctx.saved_tensors
         x = Operands(*tensors)
+        if saturates(x, ctx.settings):
+            return None, *exact_gradients(x, ctx.settings, d_out, ctx.needs_input_grad[1:])
         problem = _describe(ctx.settings, x, ctx.near)
         problem.out, problem.d_out = out.data_ptr(), d_out.data_ptr()
         problem.shift, problem.share, problem.g_sum, problem.m_sum = _rows(kept)
