@@ -63,6 +63,22 @@ def test_one_instance_tells_queries_and_keys_nothing(problem, size):
 
 
 @needs_kernel
+@pytest.mark.parametrize("shape", [(0, 1, 4), (2, 0, 4)])
+def test_nothing_to_compute_has_empty_gradients(shape):
+    heads = shape[1]
+    query, key, value = (torch.zeros(*shape, 3, requires_grad=True) for _ in range(3))
+    theta, beta = torch.ones(heads, requires_grad=True), torch.ones(heads, requires_grad=True)
+    embeds = {name: torch.ones(heads, 2, 3, requires_grad=True) for name in ("key_embed", "query_embed", "value_embed")}
+    coords = torch.zeros(shape[0], shape[2], 2)
+    options = {"theta": theta, "beta": beta, "scale": 1.0, "distance_scale": 1.0, "phi": "identity", **embeds}
+    out = das_attention(query, key, value, coords, **options, backend="native")
+    assert isinstance(out, torch.Tensor)
+    for gradient, leaf in zip(torch.autograd.grad(out.sum(), [query, theta]), [query, theta], strict=True):
+        assert gradient.shape == leaf.shape
+        assert not gradient.any()
+
+
+@needs_kernel
 def test_ordinary_logits_stay_with_the_kernel(problem, monkeypatch):
     monkeypatch.setattr(native, "exact_gradients", lambda *_: pytest.fail("left the kernel"))
     problem(40, lead=(2,)).run("native", torch.float32)

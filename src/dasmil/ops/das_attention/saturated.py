@@ -14,6 +14,8 @@ SHARP = 500.0
 
 def saturates(x: Operands, settings: Settings) -> bool:
     """Whether logits may be sharper than that, by the lengths of queries, keys and embeddings; or only one is seen."""
+    if not x.query.shape[:-1].numel():
+        return False  # no bags or no heads: nothing to compute
     if x.n == 1 or (x.mask is not None and bool((x.mask.sum(-1) == 1).any())):
         return True
     phi = 1.0
