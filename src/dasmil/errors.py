@@ -19,7 +19,7 @@ class DasmilError(Exception):
 
 
 class InputError(DasmilError, ValueError):
-    """An argument, a tensor or a configuration that does not fit."""
+    """An argument, a tensor or a configuration that does not fit: wrong use, exit code 2 of the command line."""
 
 
 class DataError(DasmilError, ValueError):

@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from dasmil.cli import VERBS
+from dasmil.cli import VERBS, main
+from dasmil.data.store import write_bag
+from dasmil.types import Bag
 
 
 def dasmil(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,6 +84,61 @@ def test_a_mistyped_verb_is_wrong_use_with_a_suggestion() -> None:
     assert result.returncode == 2
     assert "bench" in result.stdout + result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("codes")
+    (folder / "bags").mkdir()
+    (folder / "broken").mkdir()
+    (folder / "broken" / "s0.h5").write_bytes(b"no HDF5")
+    (folder / "run").mkdir()
+    (folder / "run" / "config.json").write_text("{}")
+    (folder / "study.toml").write_text('command = "train"\nlr = [[1]]\n')
+    for k in range(8):
+        write_bag(folder / "bags" / f"s{k}.h5", Bag(torch.ones(4, 3), torch.zeros(4, 2), "um", f"s{k}"))
+    for name, classes in (("labels.csv", 2), ("one.csv", 1)):
+        (folder / name).write_text("slide,label\n" + "".join(f"s{k},c{k % classes}\n" for k in range(8)))
+    return folder
+
+
+TRAIN = "train --bags bags --out out --epochs 1 --labels "
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (TRAIN + "labels.csv --lr inf", 2, "lr"),
+        (TRAIN + "labels.csv --set hidden=-1", 2, "hidden is -1, expected"),
+        (TRAIN + "labels.csv --set hiden=3", 2, "Did you mean 'hidden'?"),
+        (TRAIN + "labels.csv --folds 100", 2, "100 folds were asked for, but there are only 8"),
+        (TRAIN + "labels.csv --seeds 0", 2, "seeds are 0, expected a number from 1"),
+        (TRAIN + "labels.csv --split-seed=-1", 2, "the seed of the split is -1"),
+        (TRAIN + "labels.csv --label-column kind", 2, "no column 'kind' for the label"),
+        (TRAIN + "none.csv", 2, "no label table none.csv"),
+        ("plan", 2, "nothing to plan"),
+        ("explain", 2, "no run was given"),
+        ("predict none --bags bags", 2, "none does not exist"),
+        ("run none.toml", 2, "no file none.toml"),
+        (TRAIN + "one.csv", 1, "found 8 of class 'c0' only"),
+        ("train --bags broken --out out --labels labels.csv", 1, "s0"),
+        ("predict run --bags bags", 1, "config.json"),
+        ("run study.toml", 1, "lr holds lists within a list"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_and_faulty_data_1(
+    words: str, code: int, said: str, cohort: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(cohort)
+    monkeypatch.setattr(sys, "argv", ["dasmil", *words.split()])
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # main() sets its own
+    with pytest.raises(SystemExit) as ended:
+        main()
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert said in errors[0]
+    assert ended.value.code == code
+    assert not (cohort / "out").exists()
 
 
 def test_a_path_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

@@ -50,5 +50,5 @@ def test_it_goes_from_feature_files_to_an_explained_slide(tmp_path: Path):
     # The folders of a demo may be replaced by the next one, others may not.
     (out / "sa" / ".dasmil-demo").unlink()
     again = subprocess.run([DASMIL, "demo", "--slides", "--out", out], capture_output=True, text=True, check=False)
-    assert again.returncode == 1
+    assert again.returncode == 2
     assert "was not made by dasmil demo" in again.stderr

@@ -48,7 +48,7 @@ def test_it_writes_a_page_with_every_model_and_the_ceiling(bags: int, tmp_path: 
     assert re.findall(r'aria-label="([^"]+)"', text)[0] == "What raises the risk in a slide"
     assert not re.search(r"https?:|<link|<img|\bsrc=", text)
     both = subprocess.run([DASMIL, "demo", "--survival", "--slides"], capture_output=True, text=True, check=False)
-    assert both.returncode == 1
+    assert both.returncode == 2
     assert "--slides and --survival were both given" in both.stderr
 
 

@@ -86,8 +86,8 @@ def test_a_hub_that_is_not_reached_is_one_message(tmp_path: Path, monkeypatch: p
         raise OSError("no route to host")
 
     monkeypatch.setattr(hub, "snapshot_download", refused)
-    with pytest.raises(InputError, match="lab/mine is no folder here, and was not fetched from the hub: no route to"):
+    with pytest.raises(DataError, match="lab/mine is no folder here, and was not fetched from the hub: no route to"):
         dasmil.from_pretrained("lab/mine")
     monkeypatch.setattr(hub.HfApi, "create_repo", refused)
-    with pytest.raises(InputError, match="lab/mine was not uploaded: no route to host"):
+    with pytest.raises(DataError, match="lab/mine was not uploaded: no route to host"):
         push_to_hub(STORED / "plain", "lab/mine")

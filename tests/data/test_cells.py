@@ -73,7 +73,7 @@ def test_mixed_units_are_refused(tmp_path: Path) -> None:
         read_table(qupath(tmp_path / "d.tsv"), um_per_unit=0.5)
     half = tmp_path / "half.tsv"
     pandas.read_csv(qupath(half), sep="\t").drop(columns="Centroid Y µm").to_csv(half, sep="\t", index=False)
-    with pytest.raises(InputError, match=r"centroids are Centroid X µm, expected one of x and of y"):
+    with pytest.raises(DataError, match=r"centroids are Centroid X µm, expected one of x and of y"):
         read_table(half)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -297,7 +297,7 @@ def test_zarr_folders_that_do_not_fit(tmp_path: Path) -> None:
         read_table(empty, unit="um")
     spatialdata(tmp_path / "c.zarr")
     (tmp_path / "c.zarr" / "tables" / "other" / "obs").mkdir(parents=True)
-    with pytest.raises(InputError, match="has the tables other, table: keep one"):
+    with pytest.raises(DataError, match="has the tables other, table: keep one"):
         read_table(tmp_path / "c.zarr", unit="um")
 
 

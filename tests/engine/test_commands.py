@@ -134,7 +134,7 @@ def test_folds_on_two_processes(made: Path, tmp_path: Path, run: Run) -> None:
     patterns = ("summary.json", "fold-*/*.json", "fold-*/seed-*/predictions.csv", "fold-*/seed-*/model.safetensors")
     assert same(tmp_path / "one", tmp_path / "two", *patterns) == 1 + 3 * 5 + 6 + 6
     code, text = run(*cohort, *settings, "--out", tmp_path / "two", "--jobs", 2)
-    assert (code, "already holds a run: continue with --resume" in text) == (1, True)
+    assert (code, "already holds a run: continue with --resume" in text) == (2, True)
     code, text = run(*cohort, *settings, "--out", tmp_path / "two", "--jobs", 2, "--resume")
     assert (code, "3/3 done (3 earlier), 0 failed" in text) == (0, True)
     assert tries(tmp_path / "two") == {"fold-0": 1, "fold-1": 1, "fold-2": 1}
@@ -255,7 +255,7 @@ def test_wrong_use_is_one_line(
         pytest.importorskip("ray")
     monkeypatch.setenv("PATH", str(tmp_path))
     code, text = run("extract", slides / "s0.png", "--mpp", 1, "-o", tmp_path / "o", "--encoder", "null", *arguments)
-    assert code == 1
+    assert code == 2
     assert [line for line in text.splitlines() if line.startswith("Error: ")] == text.splitlines()[-1:]
     assert message in text
     assert not list((tmp_path / "o").glob("*.h5"))
@@ -271,7 +271,7 @@ def test_threads_that_nobody_has_are_refused(
     more = ("--grid", "lr=0.01") if verb == "search" else ()
     cohort = ("--bags", made / "bags", "--labels", made / "labels.csv", "--out", tmp_path / "o", *more)
     code, text = run(verb, *cohort, f"--threads={threads}")
-    assert code == 1
+    assert code == 2
     assert text.splitlines()[-1].startswith(f"Error: threads: {message}")
     assert not (tmp_path / "o").exists()
 
@@ -324,7 +324,7 @@ def test_a_missing_extra_is_named(
 def test_one_run_cannot_be_spread(made: Path, tmp_path: Path, run: Run) -> None:
     cohort = ("--bags", made / "bags", "--labels", made / "labels.csv")
     code, text = run("train", *cohort, "--out", tmp_path / "r", "--jobs", 2)
-    assert (code, "spread folds: give --folds too" in text) == (1, True)
+    assert (code, "spread folds: give --folds too" in text) == (2, True)
 
 
 def test_other_code_and_a_disk_that_is_not_shared_are_refused(

@@ -147,6 +147,19 @@ def test_huge_logits(problem, assert_exact, last, backend, dtype, isa):
 
 
 @pytest.mark.parametrize(("backend", "dtype", "isa"), BACKENDS)
+@pytest.mark.parametrize("phi", PHIS)
+@pytest.mark.parametrize("pattern", [0x7FC00000, 0x7FFFFFFF, 0x7FC00001, -1])
+def test_a_nan_comes_through_whatever_its_bits_are(problem, pattern, phi, backend, dtype, isa):
+    """PyTorch makes 0x7FFFFFFF of a NaN in half precision; an exponential took such bits for an exponent."""
+    for name in ("query", "key", "value", "theta", "beta", "key_embed", "query_embed", "value_embed"):
+        case = problem(20, lead=(2,), phi=phi)
+        case.tensors[name].view(-1)[-1] = torch.tensor([pattern], dtype=torch.int32).view(torch.float32)[0]
+        exact, found = case.run("reference"), case.run(backend, dtype)
+        assert exact["output"].isnan().any()
+        assert torch.equal(found["output"].isnan(), exact["output"].isnan()), name
+
+
+@pytest.mark.parametrize(("backend", "dtype", "isa"), BACKENDS)
 def test_leading_padding(problem, assert_exact, backend, dtype, isa):
     """The first tiles of columns may hold nothing but padding."""
     case = problem(450)

@@ -119,7 +119,7 @@ def test_a_run_that_is_not_a_demo_is_left_alone(tmp_path: Path):
     (tmp_path / "sa").mkdir()
     (tmp_path / "sa" / "config.json").write_text("{}")
     done = run_demo("--out", tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("Error: ")
     assert "was not made by dasmil demo" in done.stderr
     assert (tmp_path / "sa" / "config.json").exists()

@@ -73,11 +73,11 @@ def test_predict_writes_one_row_a_bag(tmp_path):
     assert len(lines) == 4
     assert done.stdout.splitlines()[-1] == str(tmp_path / "p.csv")
     missing = call("predict", tmp_path / "none", "--bags", tmp_path / "bags")
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert missing.stderr.startswith("Error: ")
     assert "expected a run directory" in missing.stderr
     unlabelled = call("evaluate", tmp_path / "run", "--bags", tmp_path / "bags")
-    assert unlabelled.returncode == 1
+    assert unlabelled.returncode == 2
     assert "--labels" in unlabelled.stderr
 
 

@@ -158,7 +158,7 @@ def test_bad_input_is_one_message(arguments: list[str], message: str, tmp_path: 
     result = subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False
     )
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr.startswith("Error: ")
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -86,7 +86,7 @@ def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:
 
 
 def main() -> None:
-    """Entry point: exit code 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    """Entry point: exit code 0, 1 (failed, or data at fault), 2 (wrong use) or 130 (interrupted)."""
     sys.unraisablehook = _dropped
     try:
         if sorted(sys.argv[1:]) == ["--verbose", "--version"]:
@@ -101,7 +101,7 @@ def main() -> None:
         code = 2
     except DasmilError as error:
         print(f"Error: {error}", file=sys.stderr)
-        code = 1
+        code = 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         code = 130

@@ -138,7 +138,7 @@ def prepare_folder(out: Path, models: Mapping[str, str] = MODELS) -> None:
     """Remove the runs of an earlier demo, and nothing else."""
     import shutil
 
-    from dasmil.errors import InputError
+    from dasmil.errors import InputError, StorageError
 
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file, expected a folder for the demo: choose another with --out")
@@ -155,7 +155,7 @@ def prepare_folder(out: Path, models: Mapping[str, str] = MODELS) -> None:
             (out / model).mkdir(parents=True)
             (out / model / MARK).touch()
     except OSError as error:
-        raise InputError(f"{out} cannot be written ({error}): choose another folder with --out") from None
+        raise StorageError(f"{out} cannot be written ({error}): choose another folder with --out") from None
 
 
 def train_side_by_side(

@@ -268,7 +268,7 @@ def check_trainable(report: CohortReport) -> None:
     present = {name: count for name, count in report.classes.items() if count}
     if len(present) < 2:
         what = ", ".join(f"{count} of class {shown(name)}" for name, count in present.items()) or "no labelled slides"
-        raise InputError(f"found {what} only; training needs slides of at least two classes")
+        raise DataError(f"found {what} only; training needs slides of at least two classes")
 
 
 def _carried_classes(found: Sequence[Candidate], classes: Sequence[str] | None) -> tuple[str, ...]:

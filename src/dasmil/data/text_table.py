@@ -79,7 +79,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, list[str]]]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): check the disk and who may read it") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}): check the disk and who may read it") from error
     text = decoded(path, data)
     # Only the csv module knows where a row ends: cells may hold line breaks, and separators such as U+2028.
     delimiter = max("\t;,", key=text.lstrip("\r\n").partition("\n")[0].count)

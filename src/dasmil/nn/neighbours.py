@@ -22,7 +22,8 @@ def nearest(coords: Tensor, k: int, section: Tensor | None = None) -> Tensor:
     for members in _sections(section, len(coords)):
         own = places[members]
         count = min(k, len(members))
-        index = KDTree(own).query(own, k=count)[1].reshape(len(members), count)
+        kept = np.flatnonzero(_numbers_at_place(own) < k)
+        index = kept[KDTree(own[kept]).query(own, k=count)[1].reshape(len(members), count)]
         found[np.ix_(members, np.arange(count))] = members[_self_first(index)]
     return torch.from_numpy(found).to(coords.device)
 
@@ -30,7 +31,14 @@ def nearest(coords: Tensor, k: int, section: Tensor | None = None) -> Tensor:
 def pairs_within(coords: Tensor, radius: float, section: Tensor | None = None) -> Tensor:
     """All pairs of two different instances at most ``radius`` apart, both ways [2, pairs], ordered by the first."""
     places, found = _places(coords), []
-    trees = [(members, KDTree(places[members])) for members in _sections(section, len(coords))]
+    sections = _sections(section, len(coords))
+    together = sum(int(_numbers_at_place(places[members]).sum()) for members in sections)
+    if together > MOST_PAIRS:
+        raise InputError(
+            f"{together:,} pairs of the {len(places):,} instances share a place, expected at most {MOST_PAIRS:,} "
+            "pairs within the radius: are the coordinates those of the instances?"
+        )
+    trees = [(members, KDTree(places[members])) for members in sections]
     count = sum((int(tree.count_neighbors(tree, radius)) - len(members)) // 2 for members, tree in trees)
     if count > MOST_PAIRS:
         raise InputError(
@@ -60,6 +68,18 @@ def _sections(section: Tensor | None, n: int) -> list[NDArray[np.int64]]:
         return [np.arange(n)]
     numbers = section.cpu().numpy()
     return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+
+
+def _numbers_at_place(places: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many instances before it lie at an instance's very place. A tree cannot part these: it would go through all
+    of them for each.
+    """
+    order = np.lexsort(places.T)
+    row = np.arange(len(places))
+    begins = np.r_[True, (np.diff(places[order], axis=0) != 0).any(1)][: len(places)]
+    number = np.empty_like(row)
+    number[order] = row - np.maximum.accumulate(np.where(begins, row, 0))
+    return number
 
 
 def _self_first(index: NDArray[np.int64]) -> NDArray[np.int64]:

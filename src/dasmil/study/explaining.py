@@ -10,7 +10,7 @@ from dasmil.attribution import explain
 from dasmil.attribution.export import summary
 from dasmil.attribution.ground import Ground
 from dasmil.attribution.units import in_unit
-from dasmil.errors import InputError, unknown_name
+from dasmil.errors import StorageError, unknown_name
 from dasmil.models import read_model
 from dasmil.models.base import MILModel
 from dasmil.report.explanation.bundle import write_bundle
@@ -116,5 +116,5 @@ def make_folder(folder: str | Path) -> Path:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error}") from error
+        raise StorageError(f"cannot make the folder {folder}: {error}") from error
     return Path(folder)

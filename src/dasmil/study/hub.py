@@ -129,7 +129,7 @@ def push_to_hub(run: Run | str | Path, repository: str, *, private: bool = True)
             hub.HfApi().create_repo(repository, private=private, exist_ok=True)
             return str(hub.HfApi().upload_folder(repo_id=repository, folder_path=str(folder)))
         except Exception as error:  # the hub's, the network's and the login's errors
-            raise InputError(f"{repository} was not uploaded: {error}") from error
+            raise DataError(f"{repository} was not uploaded: {error}") from error
 
 
 def _fetched(source: str, revision: str | None) -> Path:
@@ -141,7 +141,7 @@ def _fetched(source: str, revision: str | None) -> Path:
     try:
         return Path(hub.snapshot_download(source, revision=revision, allow_patterns=["*.safetensors", CONFIG]))
     except Exception as error:  # the hub's and the network's errors
-        raise InputError(f"{source} is no folder here, and was not fetched from the hub: {error}") from error
+        raise DataError(f"{source} is no folder here, and was not fetched from the hub: {error}") from error
 
 
 def _hub(purpose: str) -> Any:

@@ -17,7 +17,7 @@ from dasmil.data.labels import plain_slide
 from dasmil.data.match import shortened
 from dasmil.data.scale import read_scales
 from dasmil.engine import EngineOptions, Progress
-from dasmil.errors import DataError, InputError, is_text, named
+from dasmil.errors import DataError, InputError, StorageError, is_text, named
 from dasmil.files import replacing
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
@@ -189,7 +189,7 @@ def _make_folder(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise InputError(f"{path}: nothing can be written there ({error.strerror}); choose another folder") from error
+        raise StorageError(f"{path}: nothing can be written there ({error.strerror}); choose another folder") from error
     clear_killed(path)
 
 

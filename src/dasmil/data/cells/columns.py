@@ -10,7 +10,7 @@ import numpy as np
 
 from dasmil.data.cells.contents import ID_COLUMNS, Cells, bag_column, classes_of, names_of, need_columns
 from dasmil.data.frames import first_line, numbers, read_frame
-from dasmil.errors import DataError, InputError, ScaleError, named
+from dasmil.errors import DataError, ScaleError, named
 from dasmil.types import Unit
 
 # The micro sign is U+00B5 or U+03BC, and nothing or ? after a detour through another encoding.
@@ -60,7 +60,7 @@ def _qupath(path: Path, frame: Any, bag: str | None, centroids: list[re.Match[st
             "in one unit"
         )
     if axes != ["X", "Y"]:
-        raise InputError(f"{path}: centroids are {named(found[0] for found in centroids)}, expected one of x and of y")
+        raise DataError(f"{path}: centroids are {named(found[0] for found in centroids)}, expected one of x and of y")
     unit: Unit = "px" if "px" in units else "um"
     x, y = (next(found.string for found in centroids if found[1].upper() == axis) for axis in "XY")
     by_name = {str(name).strip(): name for name in frame.columns}

@@ -12,7 +12,7 @@ import numpy as np
 from dasmil.data.cells.contents import Cells, bag_column, names_of
 from dasmil.data.frames import BELIEVED_BYTES, BELIEVED_RATIO, read_anndata, unreadable
 from dasmil.data.memory import need_memory
-from dasmil.errors import DataError, InputError, MissingDependencyError, named
+from dasmil.errors import DataError, MissingDependencyError, named
 
 _WHOLE = ("obsm/spatial", "X/data", "X/indices", "X/indptr")
 _MARKS = (".zgroup", ".zattrs", "zarr.json")
@@ -76,7 +76,7 @@ def _table(path: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(
+        raise DataError(
             f"{path} has the tables {named(item.name for item in found)}: keep one of them, or save the one to use as "
             "AnnData (.h5ad)"
         )

@@ -49,6 +49,8 @@ DAS_INLINE vf at_least(float low, vf x) { return _mm512_max_ps(_mm512_set1_ps(lo
 DAS_INLINE vf at_most(float high, vf x) { return _mm512_min_ps(_mm512_set1_ps(high), x); }
 DAS_INLINE vf larger(vf a, vf b) { return _mm512_max_ps(a, b); }
 DAS_INLINE vf root(vf x) { return _mm512_sqrt_ps(x); }
+// The nearest integer of numbers up to 2^22; of a NaN one whose low nine bits are 0.
+DAS_INLINE vi nearest(vf x) { return reinterpret_cast<vi>(_mm512_cvtps_epi32(x)); }
 DAS_INLINE vf magnitude(vf x) { return bits(bits(x) & 0x7FFFFFFF); }
 DAS_INLINE bool any_above(vf x, float limit) {
   return _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
@@ -67,6 +69,7 @@ DAS_INLINE vf at_least(float low, vf x) { return _mm256_max_ps(_mm256_set1_ps(lo
 DAS_INLINE vf at_most(float high, vf x) { return _mm256_min_ps(_mm256_set1_ps(high), x); }
 DAS_INLINE vf larger(vf a, vf b) { return _mm256_max_ps(a, b); }
 DAS_INLINE vf root(vf x) { return _mm256_sqrt_ps(x); }
+DAS_INLINE vi nearest(vf x) { return reinterpret_cast<vi>(_mm256_cvtps_epi32(x)); }
 DAS_INLINE vf magnitude(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 DAS_INLINE bool any_above(vf x, float limit) {
   return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GT_OQ)) != 0;
@@ -84,6 +87,8 @@ DAS_INLINE vf root(vf x) {
   for (int i = 0; i < W; ++i) y[i] = sqrtf(x[i]);
   return y;
 }
+// Adding 1.5 * 2^23 rounds x to an integer in the low bits.
+DAS_INLINE vi nearest(vf x) { return (bits(x + all(12582912.0f)) - 0x4B400000) & (x == x); }
 DAS_INLINE vf magnitude(vf x) { return bits(bits(x) & 0x7FFFFFFF); }
 DAS_INLINE bool any_above(vf x, float limit) {
   bool any = false;
@@ -160,18 +165,18 @@ DAS_INLINE int64_t append(int32_t *list, vi condition, int32_t first) {
 #endif
 }
 
-// 2^x for x up to 127, and exactly 0 from -126 down; relative error about 1.5e-7. Adding 1.5 * 2^23 rounds x to an integer
-// in the low bits; the polynomial (own minimax fit, value exactly 1 at 0) covers the rest, in [-0.5, 0.5].
+// 2^x for x up to 127, and exactly 0 from -126 down; relative error about 1.5e-7. The polynomial (own minimax fit,
+// value exactly 1 at 0) covers what is left beside the nearest integer, in [-0.5, 0.5]. A NaN in x comes through,
+// whatever its bits are.
 DAS_INLINE vf exp2_normal(vf x) {
-  const vf magic = all(12582912.0f);
-  const vf shifted = x + magic;
-  const vf r = x - (shifted - magic), r2 = r * r;
+  const vi whole = nearest(x);
+  const vf r = x - __builtin_convertvector(whole, vf), r2 = r * r;
   // In pairs (Estrin's scheme): one product more than Horner's, but a chain of three steps instead of five.
   const vf high = fma(all(0.001326472731307149f), r, all(0.009671512991189957f));
   const vf middle = fma(all(0.05550733581185341f), r, all(0.24022242426872253f));
   const vf low = fma(all(0.6931470036506653f), r, all(1.0f));
   const vf y = fma(fma(high, r2, middle), r2, low);
-  return bits(bits(y) + (bits(shifted) << 23));
+  return bits(bits(y) + (whole << 23));
 }
 DAS_INLINE vf exp2_or_zero(vf x) { return exp2_normal(at_least(-126.0f, x)) - 1.17549435e-38f; }
 
