@@ -37,10 +37,16 @@ def main(
         Print as JSON instead of a table.
     """
     from dasmil.bench.measure import in_fresh_process, number, table
+    from dasmil.errors import unknown_name
+    from dasmil.models import MODELS as KNOWN
 
-    rows = [
-        in_fresh_process("dasmil.bench.models", name, instances) for name in (models.split(",") if models else MODELS)
-    ]
+    names = models.split(",") if models else MODELS
+    if unknown := [name for name in names if name not in KNOWN]:
+        raise unknown_name("model", unknown[0], KNOWN)
+    rows = []
+    for name in names:
+        rows.append(row := in_fresh_process("dasmil.bench.models", name, instances))
+        print(f"{name}: {row['extra_mib']:,.0f} MiB, {row['seconds']:.1f} CPU s", file=sys.stderr, flush=True)
     if json:
         print(json_module.dumps({"instances": instances, "limit_mib": MAX_EXTRA_MIB, "models": rows}, indent=2))
     else:
