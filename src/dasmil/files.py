@@ -55,6 +55,12 @@ def replacing(path: Path) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
 
 
+def need_readable(path: Path) -> None:
+    """One message where a file or folder may not be read: readers of formats call it missing, damaged or empty."""
+    if path.exists() and not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        raise DataError(f"{path} cannot be read (permission denied): change who may read it")
+
+
 _cleared: dict[Path, int] = {}
 _TEMPORARY = re.compile(r"\..+\.(?P<machine>[0-9a-f]{4})(?P<process>[0-9a-f]{8})[0-9a-f]{4}\.tmp", re.DOTALL)
 

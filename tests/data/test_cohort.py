@@ -15,7 +15,7 @@ from dasmil.data.labels import LabelRow
 from dasmil.data.match import check_trainable
 from dasmil.data.scale import Scale, Scales, read_scales
 from dasmil.data.store import write_bag
-from dasmil.errors import DataError, InputError
+from dasmil.errors import DataError
 from dasmil.types import Bag
 
 
@@ -146,7 +146,7 @@ def test_contradictions_stop(tmp_path: Path) -> None:
         load_cohort(tmp_path, rows(("A", "1"), ("B", "0")))
     with pytest.raises(DataError, match="the cells of all 2 slides that the label table names are empty; fill them in"):
         load_cohort(tmp_path, rows(("a", None), ("b", None)))
-    with pytest.raises(InputError, match="found 2 of class '1' only"):
+    with pytest.raises(DataError, match="found 2 of class '1' only"):
         check_trainable(load_cohort(tmp_path, rows(("a", "1"), ("b", "1"))).report)
     stamp(tmp_path / "again", "a")
     with pytest.raises(DataError, match="1 slide names occur more than once"):

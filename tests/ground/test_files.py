@@ -200,3 +200,20 @@ def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_reason(
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(StorageError, match=r"a\.txt could not be written: .*Read-only file system"):
         write_text(tmp_path / "a.txt", "x")
+
+
+def test_what_may_not_be_read_is_neither_missing_nor_damaged(tmp_path, monkeypatch):
+    """The reader of safetensors says "No such file or directory", a folder seems empty; root may read everything."""
+    from dasmil.data.formats import find_feature_files
+    from dasmil.models.storage import read_model
+    from dasmil.wsi.encoders.weights import read_weights
+
+    model, folder = tmp_path / "model.safetensors", tmp_path / "bags"
+    dasmil.create_model("mean-pool", in_features=3).save(model)
+    folder.mkdir()
+    (folder / "a.h5").write_bytes(b"x")
+    assert find_feature_files(folder) == [folder / "a.h5"]
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in (model, folder))
+    for read, place in ((read_model, model), (read_weights, model), (find_feature_files, folder)):
+        with pytest.raises(DataError, match=f"{place} cannot be read \\(permission denied\\): change who may read it"):
+            read(place)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dasmil import __version__
 from dasmil.errors import WORD, DataError, InputError, named, shown
-from dasmil.files import write_tensors, write_text
+from dasmil.files import need_readable, write_tensors, write_text
 from dasmil.models.sizes import sizes_only
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def read_model(path: str | Path) -> MILModel:
     file = file / MODEL_FILE if file.is_dir() else file
     if not file.is_file():
         raise InputError(f"{file} does not exist: expected a .safetensors file written by model.save")
+    need_readable(file)
     with _opened(file) as reader:
         name, options = _description(file, reader.metadata() or {})
         if name not in MODELS:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dasmil import __version__
 from dasmil.errors import DataError, InputError
-from dasmil.files import differences, finite, json_hash, write_json, write_tensors, write_text
+from dasmil.files import differences, finite, json_hash, need_readable, write_json, write_tensors, write_text
 from dasmil.models.storage import MODEL_FILE
 from dasmil.runs import layout
 from dasmil.runs.predictions import stored_rows, write_history, write_predictions
@@ -116,6 +116,7 @@ class RunWriter:
         file = self.path / layout.CHECKPOINT
         if not file.exists():
             return None
+        need_readable(file)
         try:
             with safe_open(file, framework="pt") as reader:
                 header = reader.metadata() or {}

@@ -10,6 +10,7 @@ from dasmil.data.formats.slide2vec import COORDINATES, find_coordinates, probe_s
 from dasmil.data.formats.slideflow import INDEX_SUFFIXES, probe_slideflow, read_slideflow
 from dasmil.data.scale import Scale
 from dasmil.errors import DataError, InputError
+from dasmil.files import need_readable
 
 __all__ = [
     "SUFFIXES",
@@ -40,6 +41,7 @@ def find_feature_files(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise InputError(f"no folder {folder}: expected a folder of feature files ({', '.join(SUFFIXES)})")
+    need_readable(folder)
     found = sorted(
         path
         for path in folder.rglob("*")

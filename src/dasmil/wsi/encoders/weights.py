@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dasmil.errors import DataError, InputError
+from dasmil.files import need_readable
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ def read_weights(path: str | Path) -> Weights:
     if not path.is_file():
         found = "is a folder, expected a file (.safetensors or .pth)" if path.is_dir() else "no such file"
         raise InputError(f"weights {path}: {found}")
+    need_readable(path)
     state: Any
     if path.suffix == ".safetensors":
         try:
