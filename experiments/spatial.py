@@ -192,10 +192,10 @@ def section(folder: Path, task: str) -> str:
     lines += [f"| {' | '.join(head)} |", "|---|---|---:|---:|---:|---|---:|---:|---|"]
     lines += [_row(cell) for cell in cells.values()]
     lines.append("")
-    if WITHOUT in cells and WITH in cells:
-        lines.append(_value_of_distance(cells[WITH], cells[WITHOUT]))
-    if COMPOSITION in cells and WITH in cells:
-        lines.append(_value_of_distance(cells[WITH], cells[COMPOSITION]))
+    if WITH in cells:
+        best = next((name for name in cells if name != WITH), None)  # cells are sorted
+        rivals = [name for name in dict.fromkeys((WITHOUT, COMPOSITION, best)) if name in cells]
+        lines += [_value_of_distance(cells[WITH], cells[name], name == best) for name in rivals]
     lines.append(_wrapped("Missing cells: " + (", ".join(missing) if missing else "none") + "."))
     return "\n".join(lines)
 
@@ -243,11 +243,13 @@ def _code(manifest: dict[str, str]) -> str:
     return manifest["commit"] + (" and changes" if manifest["changed"] == "yes" else "")
 
 
-def _value_of_distance(first: dict[str, Any], second: dict[str, Any]) -> str:
+def _value_of_distance(first: dict[str, Any], second: dict[str, Any], best: bool) -> str:
+    """Of two cells the difference; best: the second was chosen as the best of all others, by these very bags."""
     gap = scores(first)["auroc"] - scores(second)["auroc"]
     low, high = interval(drawn(first) - drawn(second))
     verdict = "shown" if low > 0 else "shown, it is worse" if high < 0 else "not shown"
-    text = f"{first['model']} minus {second['model']}: {gap:+.3f} [{low:+.3f}, {high:+.3f}]: {verdict}."
+    who = f"{second['model']}{', the best of the others' if best else ''}"
+    text = f"{first['model']} minus {who}: {gap:+.3f} [{low:+.3f}, {high:+.3f}]: {verdict}."
     other = scores(second)
     if other["not_fitted"] > other["runs"] / 2:
         tried = [trial for fold in second["folds"] for trial in fold["trials"]]
