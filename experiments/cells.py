@@ -49,7 +49,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "patch-gcn": {"features": 32},
     "camil": {"head_features": 8, "landmarks": 32, "local_features": 64, "hidden": 64},
 }
-"""Smaller than published, where training takes four to sixty times as long."""
+"""Smaller than published, where training takes several times as long."""
 WEIGHT_DECAY = 1e-2
 DRAWS = 500
 

@@ -7,7 +7,9 @@ import importlib
 import pytest
 import torch
 
+import dasmil
 from dasmil.ops import das_attention
+from tests.baselines.rare_pairs import rare_pairs
 
 native = importlib.import_module("dasmil.ops.das_attention.native")
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel was not built: no C++ compiler")
@@ -80,8 +82,21 @@ def test_nothing_to_compute_has_empty_gradients(shape):
 
 @needs_kernel
 def test_ordinary_logits_stay_with_the_kernel(problem, monkeypatch):
-    monkeypatch.setattr(native, "exact_gradients", lambda *_: pytest.fail("left the kernel"))
+    """Training too: only what saturates is left to chunked."""
+    asked = []
+    judge = native.saturates
+
+    def listen(*given):
+        asked.append(judge(*given))
+        return asked[-1]
+
+    monkeypatch.setattr(native, "saturates", listen)
     problem(40, lead=(2,)).run("native", torch.float32)
+    dasmil.fit("das-mil", rare_pairs(32), epochs=3, starts=2, restarts=0, progress=False)
+    assert len(asked) > 30
+    assert not any(asked)
+    saturated(problem).run("native", torch.float32)
+    assert asked[-1]
 
 
 @pytest.fixture

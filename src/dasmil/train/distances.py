@@ -75,7 +75,7 @@ def with_scale(job: Job, feed: Feed) -> tuple[dict[str, Any], Lengths | None]:
     if "distance_scale" in options and not job.learns_distances:
         return options, None
     if (k := MODELS[job.model].scale_neighbour) is not None:
-        options["distance_scale"] = ROUNDING * neighbour_distance(feed.bags, k)
+        options.setdefault("distance_scale", ROUNDING * neighbour_distance(feed.bags, k))
         return options, None
     lengths = measure_lengths(feed)
     options.setdefault("distance_scale", 2 * lengths.at(0.5) if job.learns_distances else lengths.extent)
