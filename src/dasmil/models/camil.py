@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -135,6 +135,9 @@ class CAMIL(MILModel):
     paper = "Fourkioti et al. 2024, CAMIL: context-aware multiple instance learning for cancer detection"
     position = "relative"
     permutation_invariant = False
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "mnist-collage": {"head_features": 8, "landmarks": 32, "local_features": 64, "hidden": 64}
+    }
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +153,7 @@ class CLAMSB(MILModel):
     paper = "Lu et al. 2021, Data-efficient and weakly supervised computational pathology on whole-slide images"
     idle_parameters = ("aggregator.weight.bias",)
     multi_branch: ClassVar[bool] = False
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {}}
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor, nn
 
@@ -74,6 +74,7 @@ class DSMIL(MILModel):
 
     name = "dsmil"
     paper = "Li et al. 2021, Dual-stream multiple instance learning network for whole slide image classification"
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {}}
 
     def __init__(
         self,

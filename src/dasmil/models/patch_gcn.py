@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,7 @@ class PatchGCN(MILModel):
     paper = "Chen et al. 2021, Whole slide images are 2D point clouds"
     position = "relative"
     idle_parameters = ("aggregator.norms.0.*", "aggregator.weight.bias")
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"features": 32}}
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -219,6 +219,7 @@ class PSAMIL(MILModel):
     position = "relative"
     scale_neighbour = 1
     idle_parameters = ("aggregator.weight.bias",)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"tile": 42.0}}
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -150,6 +150,7 @@ class RRTMIL(MILModel):
     position = "absolute"
     permutation_invariant = False
     idle_parameters = ("aggregator.region.conv.bias",)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"features": 64}}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +111,7 @@ class SmABMIL(MILModel):
     paper = "Castro-Macias et al. 2024, Sm: enhanced localization in multiple instance learning"
     position = "relative"
     scale_neighbour = 8
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"mnist-collage": {"radius": 100.0}}
 
     def __init__(
         self,

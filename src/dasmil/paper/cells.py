@@ -54,6 +54,9 @@ DISTANCE_ROWS: Mapping[str, tuple[str, dict[str, Any]]] = {
 about distance. The radius is half a side of a collage: enough for mnist-collage, which decides at 80 px, and not for
 mnist-collage-inv, which decides at 170 px."""
 
+FIELD_ROWS = ("clam-sb", "dsmil", "psa-mil", "sm-abmil", "rrt-mil", "patch-gcn", "camil")
+"""Rows of the tuned table that are neither: models that others published, for which the paper has no recipe."""
+
 TABLE_MODELS = (
     "max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "mil-gnn", "mil-gnn-ds", "gat", "gcn", "set-transformer",
     "iset-transformer", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil",
@@ -98,7 +101,9 @@ def table_rows(table: str) -> tuple[str, ...]:
     """The rows of a table, in the order in which it is printed."""
     if table not in TABLES:
         raise unknown_name("table", table, TABLES)
-    return tuple(ABLATIONS) if table == "ablations" else (*TABLE_MODELS, *DISTANCE_ROWS)
+    if table == "ablations":
+        return tuple(ABLATIONS)
+    return (*TABLE_MODELS, *DISTANCE_ROWS, *(FIELD_ROWS if table == "tuned" else ()))
 
 
 def make_cell(
@@ -141,7 +146,7 @@ def table_cells(
         if row not in known:
             raise unknown_name(f"row of the table {table}", row, known)
     wanted = rows or (QUICK_ROWS[table] if quick else known)
-    order = known if table == "ablations" else (*MODEL_ORDER, *DISTANCE_ROWS)
+    order = known if table == "ablations" else (*MODEL_ORDER, *DISTANCE_ROWS, *FIELD_ROWS)
     return [
         make_cell(table, row, dataset, protocol, seeds=seeds, quick=quick)
         for row in sorted(wanted, key=order.index)
