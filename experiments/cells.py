@@ -22,6 +22,8 @@ import dasmil
 from dasmil.baselines.cox import fit_cox
 from dasmil.data.splits import make_folds
 from dasmil.files import write_json
+from dasmil.models.base import MILModel
+from dasmil.models.psa_mil import PSAMIL
 from dasmil.stats import FollowUp, harrell
 from dasmil.stats.resample import interval
 from dasmil.train import RunSpec
@@ -131,11 +133,17 @@ def trained(task: Task, model: str, parts: dict[str, list[Bag]], seeds: int) -> 
     chosen = min(trials, key=lambda trial: trial["val_loss"])["lr"]
     everything = parts["train"] + parts["val"]
     runs = dasmil.fit(model, everything, seeds=seeds, lr=chosen, weight_decay=WEIGHT_DECAY, **how)
-    lengths = [[round(row["midpoint"], 2) for row in run.model.learned_distances()] for run in runs]
     return {
         "chosen": chosen, "trials": trials, "scores": [run.predict(parts["test"]) for run in runs],
-        "lengths_um": lengths, "fitted": [bool(run.fitted) for run in runs],
+        "lengths_um": [_lengths(run.model) for run in runs], "fitted": [bool(run.fitted) for run in runs],
     }  # fmt: skip
+
+
+def _lengths(model: MILModel) -> list[float]:
+    """Where each head's learned function of the distance is halfway; none if the model learns no length."""
+    if isinstance(model, PSAMIL):
+        return [round(row["halfway"], 2) for row in model.learned_radii()]
+    return [round(row["midpoint"], 2) for row in model.learned_distances()]
 
 
 def follow_up(bags: Sequence[Bag]) -> FollowUp:
@@ -218,11 +226,12 @@ def finished(cell: dict[str, Any]) -> bool:
 
 
 def scores(cell: dict[str, Any]) -> dict[str, Any]:
-    """AUROC (mean over folds and seeds), its interval, the first lengths, runs that did not fit, CPU time a fold."""
+    """AUROC (mean over folds and seeds), its interval, the learned lengths, runs that did not fit, CPU time a fold."""
     folds = cell["folds"]
     ranked = [_ranked(fold) for fold in folds]
     values = [[float(one.sum() / pairs.sum()) for one in right] for _, right, pairs in ranked]
-    lengths = [run[0] for fold in folds for run in fold["lengths_um"] if run]
+    heads = None if cell["model"] == "psa-mil" else 1  # further heads of das-mil cancel what all instances share
+    lengths = [length for fold in folds for run in fold["lengths_um"] for length in run[:heads]]
     runs = sum(len(fold["fitted"]) for fold in folds)
     return {
         "auroc": float(np.mean([np.mean(v) for v in values])), "interval": interval(drawn(cell)),

@@ -83,6 +83,16 @@ def test_presets() -> None:
     assert resolve_options("das-mil", "camelyon16", hidden=3)["in_features"] == 768
 
 
+def test_published_models_have_settings_for_the_collages() -> None:
+    counts = {
+        "clam-sb": 297_926, "dsmil": 36_354, "psa-mil": 149_285, "sm-abmil": 19_938, "rrt-mil": 60_033,
+        "patch-gcn": 96_069, "camil": 33_385,
+    }  # fmt: skip
+    assert {name: count(name, preset="mnist-collage") for name in counts} == counts
+    assert create_model("psa-mil", preset="mnist-collage").get_submodule("aggregator").tile == 42
+    assert create_model("sm-abmil", preset="mnist-collage").get_submodule("aggregator").radius == 100
+
+
 def test_initial_values() -> None:
     torch.manual_seed(0)
     model = create_model("das-mil", in_features=4, hidden=500, out_features=1000, distance_scale=200.0)

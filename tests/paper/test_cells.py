@@ -6,7 +6,16 @@ import pytest
 
 from dasmil.errors import InputError
 from dasmil.models import create_model
-from dasmil.paper.cells import ABLATIONS, DATASETS, DISTANCE_ROWS, TABLE_MODELS, make_cell, table_cells, table_rows
+from dasmil.paper.cells import (
+    ABLATIONS,
+    DATASETS,
+    DISTANCE_ROWS,
+    FIELD_ROWS,
+    TABLE_MODELS,
+    make_cell,
+    table_cells,
+    table_rows,
+)
 from dasmil.paper.tables import expected
 
 OURS = ("fixed-phi", "identity-phi", "self-pair", "disc-rel-sa")  # rows without printed figures
@@ -36,6 +45,19 @@ def test_other_ways_to_tell_distance_are_trained_as_the_model_that_they_change(t
         assert plans[row]["seeds"] == [0, 1, 2, 3, 4]
     assert plans["sa-bias"]["options"] == {**plans["sa"]["options"], "bias": "bins", "bias_init": 0.0}
     assert plans["das-mil-radius"]["options"] == {**plans["das-mil"]["options"], "radius": 128.0}
+
+
+def test_published_models_are_trained_as_self_attention_in_the_tuned_table_alone() -> None:
+    assert table_rows("tuned") == (*table_rows("collage"), *FIELD_ROWS)
+    sa = make_cell("tuned", "sa", "mnist-collage", "published").plan()
+    for row in FIELD_ROWS:
+        plan = make_cell("tuned", row, "mnist-collage", "published").plan()
+        assert (plan["model"], plan["options"]) == (row, {})
+        assert [plan[key] for key in ("training", "seeds", "preset")] == [
+            sa[key] for key in ("training", "seeds", "preset")
+        ]
+    with pytest.raises(InputError, match="row of the table collage"):
+        table_cells("collage", "published", rows=["psa-mil"])
 
 
 def test_every_printed_row_has_a_cell() -> None:

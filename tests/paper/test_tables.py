@@ -60,6 +60,11 @@ def test_claims_are_computed_from_the_figures() -> None:
     assert "is above all 1 others (disc-rel-sa 0.900, best other sa 0.840)" in text
     assert "das-mil on mnist-collage (1 of 2)" in text
     assert "80.0 px on average (76.0 to 84.0; true 80 px, largest deviation 5.0 %)" in text
+    assert "published" not in text
+    rows.append(entry("psa-mil", "mnist-collage", 0.9, large=0.97))
+    text = " ".join(claims("tuned", rows))
+    assert "is above all 1 others (disc-rel-sa 0.900, best other sa 0.840)" in text  # psa-mil is not the paper's
+    assert "models that others published: psa-mil 0.970, das-mil 0.920, sa 0.840." in text
     rows[2] = entry("sa", "mnist-collage", 0.8, large=0.95)
     assert "is not above all 1 others" in " ".join(claims("collage", rows))
 

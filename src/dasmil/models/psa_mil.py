@@ -43,6 +43,13 @@ def radius_at(decay: str, theta: float) -> float:
     return -math.log(TAU) / theta if decay == "exponential" else theta / theta_at(decay, 1.0)
 
 
+def halfway_at(decay: str, theta: float) -> float:
+    """The distance at which the decay of that theta is one half."""
+    if decay == "exponential":
+        return math.log(2) / theta
+    return theta * math.sqrt(2 * math.log(2)) if decay == "gaussian" else theta
+
+
 def theta_range(decay: str) -> tuple[float, float]:
     low, high = sorted(theta_at(decay, radius) for radius in (SHORTEST, LONGEST))
     return low, high
@@ -240,13 +247,14 @@ class PSAMIL(MILModel):
         self.classifier = self.make_classifier(features)
 
     def learned_radii(self) -> list[dict[str, Any]]:
-        """Rows {layer, head, radius, neighbours, unit}: how far each head looks, as a length."""
+        """Rows {layer, head, halfway, radius, neighbours, unit}: where a head's decay is 1/2, and where it ends."""
         assert isinstance(self.aggregator, PSAAggregator)
-        rows = []
+        tile, rows = self.aggregator.tile, []
         for layer, block in enumerate(self.aggregator.blocks):
             assert isinstance(block, Block)
             attention = block.attention
             for head, (theta, count) in enumerate(zip(attention.theta().tolist(), attention.counts(), strict=True)):
-                radius = radius_at(attention.decay, theta) * self.aggregator.tile
-                rows.append({"layer": layer, "head": head, "radius": radius, "neighbours": count, "unit": self.unit})
+                lengths = {"halfway": halfway_at(attention.decay, theta), "radius": radius_at(attention.decay, theta)}
+                row = {"layer": layer, "head": head, "neighbours": count, "unit": self.unit}
+                rows.append(row | {name: length * tile for name, length in lengths.items()})
         return rows

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dasmil.models import MODELS
-from dasmil.paper.cells import DATASETS, DISTANCE_ROWS, make_cell, table_rows
+from dasmil.paper.cells import DATASETS, DISTANCE_ROWS, FIELD_ROWS, make_cell, table_rows
 from dasmil.paper.stored import cell_path, read_cell, read_predictions
 from dasmil.stats.pairs import METRICS, difference
 
@@ -157,8 +157,9 @@ def claims(table: str, rows: list[Entry]) -> list[str]:
         )
     for dataset in DATASETS if table != "ablations" else ():
         own = [entry for entry in done if entry.dataset == dataset]
-        texts += _order(dataset, [entry for entry in own if entry.row not in DISTANCE_ROWS])
-        texts += _other_distances(dataset, own)
+        texts += _order(dataset, [entry for entry in own if entry.row not in (*DISTANCE_ROWS, *FIELD_ROWS)])
+        texts += _beside(dataset, own, "ways to tell distance", tuple(DISTANCE_ROWS))
+        texts += _beside(dataset, own, "models that others published", FIELD_ROWS)
     stuck = [f"{e.row} on {e.dataset} ({e.stuck} of {e.seeds})" for e in done if e.stuck and e.model == "das-mil"]
     if any(entry.model == "das-mil" for entry in done):
         texts.append(f"das-mil seeds that did not fit the training bags: {', '.join(stuck) or 'none'}.")
@@ -206,20 +207,20 @@ def _order(dataset: str, done: list[Entry]) -> list[str]:
     worst, best = min(relative, key=relative.__getitem__), max(others, key=others.__getitem__)
     verdict = "above" if relative[worst] > others[best] else "not above"
     return [
-        f"{dataset}, 2,000 clean bags: attention with relative distances is {verdict} all {len(others)} others "
+        f"{dataset}, 2,000 clean bags, models of the paper and two poolings: attention with relative distances is "
+        f"{verdict} all {len(others)} others "
         f"({worst} {relative[worst]:.3f}, best other {best} {others[best]:.3f})."
     ]
 
 
-def _other_distances(dataset: str, done: list[Entry]) -> list[str]:
-    """How the ways to tell distances that are not the paper's do beside das-mil and sa."""
-    wanted = ("das-mil", "sa", *DISTANCE_ROWS)
+def _beside(dataset: str, done: list[Entry], title: str, rows: tuple[str, ...]) -> list[str]:
+    """How rows that are not the paper's do beside das-mil and sa, best first."""
     means = {entry.row: float(entry.cell["summary"]["test-large"]["balanced_accuracy"]["mean"])
-             for entry in done if entry.cell is not None and entry.row in wanted}  # fmt: skip
-    if not set(means) & set(DISTANCE_ROWS):
+             for entry in done if entry.cell is not None and entry.row in ("das-mil", "sa", *rows)}  # fmt: skip
+    if not set(means) & set(rows):
         return []
     ranked = sorted(means, key=means.__getitem__, reverse=True)
-    return [f"{dataset}, 2,000 clean bags, ways to tell distance: {', '.join(f'{r} {means[r]:.3f}' for r in ranked)}."]
+    return [f"{dataset}, 2,000 clean bags, {title}: {', '.join(f'{r} {means[r]:.3f}' for r in ranked)}."]
 
 
 def _while_training(entry: Entry) -> str:
