@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import dasmil
 from dasmil.data.targets import Request, read_task_labels
 from dasmil.errors import DataError, InputError
+from dasmil.study.spec import cohort_lines
 
 
 def table(tmp_path: Path, text: str) -> Path:
@@ -116,6 +118,8 @@ def test_survival_through_train_evaluate_and_predict(tmp_path) -> None:
     done = call("train", *given, "--model", "mean-pool", "--epochs", 5, "--out", out, "--json")
     assert done.returncode == 0, done.stderr
     assert "Task: survival by hazards of bins of time; time 'days' in days, event 'status'" in done.stderr
+    assert "24 slides of 24 patients\n" in done.stderr  # censored is no class
+    assert "Events: 18 of 24 patients (75%), 6 censored; times from " in done.stderr
     found = json.loads(done.stdout)
     assert {"c_index", "uno", "auroc_20", "auroc_50", "brier"} <= set(found["splits"]["val"]["mean"])
     assert found["splits"]["train"]["events"] + found["splits"]["val"]["events"] < 18
@@ -156,6 +160,21 @@ def test_folds_and_search_of_several_targets_and_numbers(tmp_path) -> None:
     assert found.rounds[0]["chosen"] == {"lr": 1e-2}
     assert found.run.task is not None
     assert found.run.task.targets[0].mean == pytest.approx(22.5, abs=1)  # type: ignore[union-attr]
+
+
+def test_what_is_known_of_each_target_is_told(tmp_path) -> None:
+    write_cohort(tmp_path)
+    cohort = dasmil.CohortSpec(
+        bags=tmp_path / "bags", labels=tmp_path / "labels.csv", target_columns="er,amount"
+    ).load()  # fmt: skip
+    first, positions, task, er, amount = cohort_lines(cohort)
+    assert first == "24 slides of 24 patients"
+    assert positions.startswith("Positions read as")
+    assert task == "Task: multilabel; 'er' (neg, pos), 'amount' (a number)"
+    assert er == "er: 11 neg, 12 pos, missing of 1"
+    assert re.fullmatch(r"amount: 1[89][.\d]* to 2[67][.\d]*, mean 22[.\d]*, .* 24 different values", amount)
+    one = cohort.subset([4])  # the only slide without er
+    assert cohort_lines(one)[-2] == "er: missing of all 1"
 
 
 def test_slides_of_a_patient_that_disagree_are_named(tmp_path) -> None:

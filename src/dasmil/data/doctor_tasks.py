@@ -66,7 +66,7 @@ def check_task(matched: Match, task: Task, *, per_patient: bool) -> tuple[list[s
     head = f"{report.n_slides} slides of {report.n_patients} patients"
     if splits:
         head += "; " + ", ".join(f"{name} {len(part)}" for name, part in splits.items())
-    lines = [head, *(_described(task, k, values) for k in range(len(task.targets)))]
+    lines = [head, *described(task, values)]
     shows = what_task_shows(task, owners, values, splits)
     lines += showing_lines(task, shows)
     wrong = [*_disagreeing(matched, per_patient), *_empty_parts(task, values, splits)]
@@ -102,10 +102,16 @@ def _columns(task: Task, number: int) -> slice:
     return list(task.parts())[number][1]
 
 
+def described(task: Task, values: Array) -> list[str]:
+    """What is known of each target, a line each; values [n, columns], one row a patient."""
+    return [_described(task, number, values) for number in range(len(task.targets))]
+
+
 def _described(task: Task, number: int, values: Array) -> str:
-    """What is known of a target, in one line."""
     target, own = task.targets[number], values[:, _columns(task, number)]
     known = own[np.isfinite(own).all(1)]
+    if not len(known):
+        return f"{target.name}: missing of all {len(own)}"
     unit = f" {target.unit}" if not isinstance(target, ClassTarget) and target.unit else ""
     missing = f", missing of {len(own) - len(known)}" if len(known) < len(own) else ""
     if isinstance(target, TimeTarget):

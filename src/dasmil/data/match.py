@@ -44,6 +44,7 @@ class CohortReport:
     """What was joined and what was left over; lists hold names, nothing is dropped without being in one of them.
 
     unreadable: slides that were left out because their file is damaged, empty or without positions, with the reason.
+    are_classes: False where the classes are those by which splits of another task are balanced.
     incomplete: patients of whom a slide cannot be read, or is in the table of slides and has no file; which, and why.
     sizes: of slides in files, the edge of a tile in um and the um per level-0 pixel, where they are known.
     """
@@ -51,6 +52,7 @@ class CohortReport:
     n_slides: int
     n_patients: int
     classes: dict[str, int] = field(default_factory=dict)
+    are_classes: bool = True
     slides_without_label: list[str] = field(default_factory=list)
     labels_without_slide: list[str] = field(default_factory=list)
     empty_labels: list[str] = field(default_factory=list)
@@ -119,8 +121,10 @@ class CohortReport:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        counts = ", ".join(f"{count} of class {name[:WORD]}" for name, count in self.classes.items()) or "no labels"
-        head = f"{self.n_slides} slides of {self.n_patients} patients; {counts}"
+        head = f"{self.n_slides} slides of {self.n_patients} patients"
+        if self.are_classes:
+            counts = ", ".join(f"{count} of class {name[:WORD]}" for name, count in self.classes.items())
+            head += f"; {counts or 'no labels'}"
         if self.splits:
             head += "; " + ", ".join(f"{name} {count}" for name, count in self.splits.items())
         return [head, *self.unmatched, *self.overruled, *self.doubtful]
@@ -204,6 +208,7 @@ def match_labels(
         n_slides=len(slides),
         n_patients=_count_patients(slides),
         classes=_count_classes(slides, names),
+        are_classes=all(slide.targets is None for slide in slides),
         slides_without_label=without,
         labels_without_slide=missing,
         empty_labels=empty,

@@ -322,9 +322,24 @@ def cohort_lines(cohort: Cohort, given: str = "") -> list[str]:
     if len(cohort):
         lines.append(f"Positions read as {cohort.positions}")
     if cohort.task is not None:
-        return [*lines, cohort.task.text]
+        return [*lines, cohort.task.text, *_targets_described(cohort, cohort.task)]
     if cohort.classes:
         lines.append("Classes: " + ", ".join(f"{i} = {name}" for i, name in enumerate(cohort.classes)))
     if positive := positive_text(cohort.classes, given):
         lines.append(positive)
     return lines
+
+
+def _targets_described(cohort: Cohort, task: Task) -> list[str]:
+    """A line for each target: one row a patient, that of its first slide."""
+    import numpy as np
+
+    from dasmil.data.doctor_tasks import described
+
+    first = {
+        entry.patient_id or f"slide {entry.bag_id}": entry.targets
+        for entry in reversed(cohort.entries)
+        if entry.targets
+    }
+    rows = [[np.nan if value is None else value for _, value in targets] for targets in first.values()]
+    return described(task, np.array(rows)) if rows else []
