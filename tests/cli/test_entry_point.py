@@ -13,7 +13,7 @@ from dasmil.types import Bag
 
 
 def dasmil(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from dasmil.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "dasmil", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
