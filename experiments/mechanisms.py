@@ -151,6 +151,63 @@ def region(rng: np.random.Generator, slide: Slide, label: int) -> bool:
     return True
 
 
+def far(rng: np.random.Generator, slide: Slide, label: int) -> bool:
+    """As pair, but negative slides have the pairs."""
+    return pair(rng, slide, 1 - label)
+
+
+def either(rng: np.random.Generator, slide: Slide, label: int) -> bool:
+    """Positive: as in pair, or else as in same, and no B; negative: as in pair."""
+    by_pair = rng.random() < 0.5
+    return same(rng, slide, 1) if label and not by_pair else pair(rng, slide, label)
+
+
+def band(rng: np.random.Generator, slide: Slide, label: int) -> bool:
+    """Four to six tiles of A, six to nine of B, two within 250 um of an A; positive: three lie 450 to 750 um away."""
+    a, b = rng.integers(4, 7), rng.integers(6, 10)
+    first = rng.choice(len(slide.kinds), a, replace=False)
+    distance = slide.to(first)
+    distance[first] = np.nan
+    near, off = np.flatnonzero(distance <= 250), np.flatnonzero(distance > 1000)
+    between = np.flatnonzero((distance > 450) & (distance < 750))
+    if len(near) < 2 or len(between) < 3 or len(off) < b:
+        return False
+    slide.kinds[first] = A
+    slide.kinds[rng.choice(near, 2, replace=False)] = B
+    count = 3 if label else 0
+    slide.kinds[rng.choice(between, count, replace=False)] = B
+    slide.kinds[rng.choice(off, b - 2 - count, replace=False)] = B
+    return True
+
+
+def clump(rng: np.random.Generator, slide: Slide, label: int) -> bool:
+    """16 to 29 tiles of A anywhere; positive: all within 330 um of one place."""
+    n, a = len(slide.kinds), int(rng.integers(16, 30))
+    if not label:
+        slide.kinds[rng.choice(n, a, replace=False)] = A
+        return True
+    near = np.flatnonzero(slide.to(np.array([rng.integers(n)])) <= 330)
+    if len(near) < a:
+        return False
+    slide.kinds[rng.choice(near, a, replace=False)] = A
+    return True
+
+
+def nearer(rng: np.random.Generator, slide: Slide, label: int) -> bool:
+    """Four to seven tiles of A and of B, each B about 550 um from the nearest A, positive: 250 um (log-normal, 0.5)."""
+    a, b = rng.integers(4, 8, 2)
+    first = rng.choice(len(slide.kinds), a, replace=False)
+    distance = slide.to(first)
+    distance[first] = np.nan
+    for _ in range(b):
+        wanted = np.exp(rng.normal(np.log(250 if label else 550), 0.5))
+        tile = int(np.nanargmin(np.abs(distance - wanted) + rng.uniform(0, 20, len(distance))))
+        distance[tile] = np.nan
+        slide.kinds[tile] = B
+    slide.kinds[first] = A
+    return True
+
+
 def nothing(rng: np.random.Generator, slide: Slide, label: int) -> bool:
     """Tiles of A and B anywhere, whatever the label."""
     slide.kinds[rng.choice(len(slide.kinds), 14, replace=False)] = np.repeat([A, B], 7)
@@ -218,6 +275,11 @@ COHORTS = {
     "infiltration-8": Cohort("the same, types 8 apart, falling spectrum", infiltration, apart=8, falling=True),
     "region": Cohort("a rare type near a region of a common one", region),
     "none": Cohort("no signal", nothing),
+    "far": Cohort("no pair within the length, negative slides have one", far),
+    "either": Cohort("a pair of two types, or of one without the other", either),
+    "band": Cohort("three of one type between two lengths of another", band),
+    "clump": Cohort("tiles of a type in one place, or scattered", clump),
+    "nearer": Cohort("one type nearer to another, overlapping", nearer),
     "many": Cohort("pair, 1,000 slides of 200 to 400 tiles, 256 features", pair, slides=1000, features=256,
                    tiles=(200, 400)),
 }  # fmt: skip

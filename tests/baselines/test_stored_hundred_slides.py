@@ -66,3 +66,24 @@ def test_a_made_slide_keeps_its_rule(cohorts):
         assert nearest <= 400 if label else nearest > 520
     first, again = cohort.bags(1), cohort.bags(1)
     assert all(np.array_equal(a.features, b.features) and a.label == b.label for a, b in zip(first, again, strict=True))
+
+
+def test_cohorts_of_unmet_mechanisms_keep_their_rules(cohorts):
+    rng = np.random.default_rng(0)
+    for label in (0, 1) * 5:
+        slide = cohorts["far"]._slide(rng, label)
+        nearest = slide.to(np.flatnonzero(slide.kinds == 8))[slide.kinds == 9].min()
+        assert nearest > 520 if label else nearest <= 400
+        slide = cohorts["band"]._slide(rng, label)
+        distances = slide.to(np.flatnonzero(slide.kinds == 8))[slide.kinds == 9]
+        between = (distances > 450) & (distances < 750)
+        assert (between.sum(), (distances <= 250).sum()) == (3 * label, 2)
+        assert (between | (distances <= 250) | (distances > 1000)).all()
+        slide = cohorts["clump"]._slide(rng, label)
+        own = slide.places[slide.kinds == 8]
+        widest = np.sqrt(((own[:, None] - own[None]) ** 2).sum(-1)).max()
+        assert 16 <= len(own) < 30
+        assert widest <= 660 if label else widest > 660
+        slide = cohorts["either"]._slide(rng, label)
+        assert (slide.kinds == 8).sum() >= 4
+        assert label or (slide.kinds == 9).sum() >= 4
