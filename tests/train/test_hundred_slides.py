@@ -125,7 +125,23 @@ def test_a_start_counts_the_instances_that_have_a_type_near_them(first):
     steps = np.diff(logits)
     # Of all instances the second type's own, too, then have one near: each is a sixtieth.
     assert steps == pytest.approx([5 / 60, 5 / 60], abs=0.03) if first is not None else min(steps) > 0.05
-    assert [row["midpoint"] for row in model.learned_distances()] == [pytest.approx(100.0)]
+    # The second head knows the length, too, where it has to say of instances unlike the first type what the first says.
+    heads = 2 if first is not None else 1
+    assert [row["midpoint"] for row in model.learned_distances()] == [pytest.approx(100.0)] * heads
+
+
+def test_a_start_that_counts_does_not_see_how_dense_other_instances_lie():
+    """Readings of other types are not quite 0: how many of them lie near must not look like a count."""
+    torch.manual_seed(0)
+    model = dasmil.create_model(
+        "das-mil", in_features=2, hidden=2, out_features=4, heads=2, pooling="mean", distance_scale=100.0
+    )
+    assert model.begin_within(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 100.0, 400.0, 0.01)
+    model.eval().requires_grad_(False)
+    model.classifier.weight[:, [1, 3]] = 0.0  # the outputs that are random still
+    features, places = 0.1 * torch.randn(400, 2), torch.rand(400, 2)
+    dense, wide = (float(model(features, side * places).logit) for side in (100.0, 3000.0))
+    assert abs(dense - wide) < 1 / 400  # less than one instance of the type with another near it
 
 
 @pytest.mark.parametrize("crowd", [10, 30, 70])

@@ -59,9 +59,10 @@ def begin_within(
 
     With s_a, s_b as in ``begin_near`` the first head has e_ij = s_b(j) (G s_a(i) + h), where h makes those like
     second be looked at less than others, and far ones not at all, unless G s_a(i) lifts the near ones a little
-    above log(instances). Without first, h alone does. share: of all instances those like second; where they are many,
-    not even all of them together may draw a look that is not for them. False without b^Q, a learned sigmoid or a
-    second head.
+    above log(instances). The second head has e_ij = s_b(j) h with the same h of near and far: of instances unlike
+    first both say the same, however many others lie near them. Without first, h alone lifts, and the second head knows
+    no distance. share: of all instances those like second; where they are many, not even all of them together may draw
+    a look that is not for them. False without b^Q, a learned sigmoid or a second head.
     """
     if layer.phi != "sigmoid" or layer.query_embed is None or layer.heads < 2:
         return False
@@ -83,9 +84,12 @@ def begin_within(
     layer.query_embed[:2] = 0.0
     layer.query_embed[0, :, 0] = torch.tensor([near - far, near]) / (layer.scale * gain)
     layer.key.weight[layer.hidden] = gain * b
-    layer.query_embed[1, :, 0] = -far / (layer.scale * gain)
-    layer.theta[0], layer.beta[0] = theta, KNOWN_STEEPNESS / theta
-    _blind(layer, 1)
+    layer.theta[:2], layer.beta[:2] = theta, KNOWN_STEEPNESS / theta
+    if first is None:
+        layer.query_embed[1, :, 0] = -far / (layer.scale * gain)
+        _blind(layer, 1)
+    else:
+        layer.query_embed[1] = layer.query_embed[0]
     return True
 
 
