@@ -97,7 +97,7 @@ def trained(name: str, train: list[Bag], test: list[Bag], seeds: int) -> list[di
 
 def shown(truth: list[float], runs: list[dict[str, Any]]) -> str:
     found = [numeric_scores(np.array(truth), np.array(run["said"])) for run in runs]
-    theta = " ".join(f"{value:.1f}" for run in runs for value in run.get("theta_um", []))
+    theta = " ".join(f"{value:.1f}" for run in runs for value in run.get("theta_um", [])[:1])
     return " ".join(f"R2 {float(one['r2'][0]):.3f}" for one in found) + (f"  theta {theta} um" if theta else "")
 
 
@@ -120,7 +120,7 @@ def summary(record: dict[str, Any], draws: int = 500) -> None:
                 every.append(float(numeric_scores(truth, said)["r2"][0]))
                 means.append(numeric_scores(truth, said, drawn)["r2"])
         low, high = np.nanquantile(np.mean(means, axis=0), [0.025, 0.975])
-        theta = [value for fold in folds for run in fold["models"][name] for value in run.get("theta_um", [])]
+        theta = [value for fold in folds for run in fold["models"][name] for value in run.get("theta_um", [])[:1]]
         learned = f"  theta {min(theta):.1f} to {max(theta):.1f} um" if theta else ""
         print(f"{name:12} R2 {np.mean(every):.3f} [{low:.3f}, {high:.3f}]  lowest fold {min(every):.3f}{learned}")
 

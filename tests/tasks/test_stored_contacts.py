@@ -35,7 +35,7 @@ def test_the_page_has_the_stored_figures(name: str) -> None:
             truth, said = np.array(fold["truth"]), np.array(run["said"])
             every.append(float(numeric_scores(truth, said)["r2"][0]))
             draws.append(numeric_scores(truth, said, drawn)["r2"])
-            theta += run.get("theta_um", [])
+            theta += run.get("theta_um", [])[:1]  # of the head that counts
     assert len(every) == 5
     low, high = np.nanquantile(np.mean(draws, axis=0), [0.025, 0.975])
     page = (RESULTS / "tnbc.md").read_text().partition("## How many cells touch")[2]
