@@ -200,7 +200,6 @@ def match_labels(
             other_patient.append(bag.name)
         if row.targets is None and bag.label is not None and bag.label != label and str(bag.label) != row.label:
             other_label.append(bag.name)
-    missing = [slide for slide in rows if slide not in present]
     if not slides:
         raise _nothing_matched(found, rows, empty)
     _check_patients(slides)
@@ -210,7 +209,7 @@ def match_labels(
         classes=_count_classes(slides, names),
         are_classes=all(slide.targets is None for slide in slides),
         slides_without_label=without,
-        labels_without_slide=missing,
+        labels_without_slide=[slide for slide in rows if slide not in present],
         empty_labels=empty,
         repeated_rows=repeated,
         other_patient=other_patient,
