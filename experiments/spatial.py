@@ -50,10 +50,10 @@ with this rate on four fifths. Only then the last fifth is scored, and no other 
 das-mil also tries its usual starts within each run, which the CPU seconds include. AUROC, and of survival Harrell's
 C-index, is the mean over folds and seeds; there the C-index on the validation bags chooses too. "Length" is where the
 learned function of the distance is halfway: of the first head of das-mil, and, where a length was planted, of all three
-of psa-mil, which start at 2.1 to 2.4 times the distance of neighbours. "Code" is the last commit of the package's source when the folds were
-trained. sa and das-mil have 10 hidden features; all others have their published sizes, but four that take several
-times as long at these: transmil and rrt-mil 64 features (published 512), patch-gcn 32 (128), camil 8 heads of 8, 32
-landmarks, 64 and 64 (8 of 64, 256, 256 and 128).
+of psa-mil, which start at 2.1 to 2.4 times the distance of neighbours. "Code" is the last commit of the package's
+source when the folds were trained. sa and das-mil have 10 hidden features; all others have their published sizes, but
+four that take several times as long at these: transmil and rrt-mil 64 features (published 512), patch-gcn 32 (128),
+camil 8 heads of 8, 32 landmarks, 64 and 64 (8 of 64, 256, 256 and 128).
 
     python experiments/spatial.py run --out docs/results/spatial --crc CRC --tnbc TNBC --melanoma MELANOMA --lung LUNG
     python experiments/spatial.py page --out docs/results/spatial
