@@ -59,6 +59,14 @@ def tissue(rng: np.random.Generator, n: int) -> Slide:
     return Slide((grid + 0.5) * TILE, rng.integers(0, TYPES, len(centres))[nearest])
 
 
+def somewhere(rng: np.random.Generator, slide: Slide, count: int) -> tuple[Ints, Floats]:
+    """So many tiles anywhere, and how far all others lie from the nearest of them (these themselves: NaN)."""
+    chosen = rng.choice(len(slide.kinds), count, replace=False)
+    distance = slide.to(chosen)
+    distance[chosen] = np.nan
+    return chosen, distance
+
+
 Plant = Callable[[np.random.Generator, Slide, int], bool]
 """Puts rare types on a slide of a label; False where the tissue has no room for them."""
 
@@ -66,9 +74,7 @@ Plant = Callable[[np.random.Generator, Slide, int], bool]
 def pair(rng: np.random.Generator, slide: Slide, label: int) -> bool:
     """Four to nine tiles of A and of B; positive: two to four B lie within the radius of an A, negative: none does."""
     a, b = rng.integers(4, 10, 2)
-    first = rng.choice(len(slide.kinds), a, replace=False)
-    distance = slide.to(first)
-    distance[first] = np.nan
+    first, distance = somewhere(rng, slide, a)
     near, far = np.flatnonzero(distance <= RADIUS), np.flatnonzero(distance > 1.3 * RADIUS)
     count = min(int(rng.integers(2, 5)), b) if label else 0
     if len(near) < count or len(far) < b:
@@ -121,9 +127,7 @@ def composition(rng: np.random.Generator, slide: Slide, label: int) -> bool:
 def infiltration(rng: np.random.Generator, slide: Slide, label: int) -> bool:
     """20 to 39 tiles of A and of B; 10 to 40 % of the B lie within the radius of an A, positive: 60 to 90 %."""
     a, b = rng.integers(20, 40, 2)
-    first = rng.choice(len(slide.kinds), a, replace=False)
-    distance = slide.to(first)
-    distance[first] = np.nan
+    first, distance = somewhere(rng, slide, a)
     near, far = np.flatnonzero(distance <= RADIUS), np.flatnonzero(distance > 1.3 * RADIUS)
     count = int(b * (rng.uniform(0.6, 0.9) if label else rng.uniform(0.1, 0.4)))
     if len(near) < count or len(far) < b - count:
@@ -165,9 +169,7 @@ def either(rng: np.random.Generator, slide: Slide, label: int) -> bool:
 def band(rng: np.random.Generator, slide: Slide, label: int) -> bool:
     """Four to six tiles of A, six to nine of B, two within 250 um of an A; positive: three lie 450 to 750 um away."""
     a, b = rng.integers(4, 7), rng.integers(6, 10)
-    first = rng.choice(len(slide.kinds), a, replace=False)
-    distance = slide.to(first)
-    distance[first] = np.nan
+    first, distance = somewhere(rng, slide, a)
     near, off = np.flatnonzero(distance <= 250), np.flatnonzero(distance > 1000)
     between = np.flatnonzero((distance > 450) & (distance < 750))
     if len(near) < 2 or len(between) < 3 or len(off) < b:
@@ -196,9 +198,7 @@ def clump(rng: np.random.Generator, slide: Slide, label: int) -> bool:
 def nearer(rng: np.random.Generator, slide: Slide, label: int) -> bool:
     """Four to seven tiles of A and of B, each B about 550 um from the nearest A, positive: 250 um (log-normal, 0.5)."""
     a, b = rng.integers(4, 8, 2)
-    first = rng.choice(len(slide.kinds), a, replace=False)
-    distance = slide.to(first)
-    distance[first] = np.nan
+    first, distance = somewhere(rng, slide, a)
     for _ in range(b):
         wanted = np.exp(rng.normal(np.log(250 if label else 550), 0.5))
         tile = int(np.nanargmin(np.abs(distance - wanted) + rng.uniform(0, 20, len(distance))))

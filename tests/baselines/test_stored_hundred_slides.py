@@ -70,6 +70,7 @@ def test_a_made_slide_keeps_its_rule(cohorts):
 
 def test_cohorts_of_unmet_mechanisms_keep_their_rules(cohorts):
     rng = np.random.default_rng(0)
+    apart: dict[int, list[float]] = {0: [], 1: []}
     for label in (0, 1) * 5:
         slide = cohorts["far"]._slide(rng, label)
         nearest = slide.to(np.flatnonzero(slide.kinds == 8))[slide.kinds == 9].min()
@@ -87,3 +88,7 @@ def test_cohorts_of_unmet_mechanisms_keep_their_rules(cohorts):
         slide = cohorts["either"]._slide(rng, label)
         assert (slide.kinds == 8).sum() >= 4
         assert label or (slide.kinds == 9).sum() >= 4
+        slide = cohorts["nearer"]._slide(rng, label)
+        apart[label] += slide.to(np.flatnonzero(slide.kinds == 8))[slide.kinds == 9].tolist()
+    assert np.median(apart[1]) == pytest.approx(250, rel=0.35)
+    assert np.median(apart[0]) == pytest.approx(550, rel=0.35)

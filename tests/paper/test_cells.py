@@ -53,9 +53,7 @@ def test_published_models_are_trained_as_self_attention_in_the_tuned_table_alone
     for row in FIELD_ROWS:
         plan = make_cell("tuned", row, "mnist-collage", "published").plan()
         assert (plan["model"], plan["options"]) == (row, {})
-        assert [plan[key] for key in ("training", "seeds", "preset")] == [
-            sa[key] for key in ("training", "seeds", "preset")
-        ]
+        assert all(plan[key] == sa[key] for key in ("training", "seeds", "preset"))
     with pytest.raises(InputError, match="row of the table collage"):
         table_cells("collage", "published", rows=["psa-mil"])
 

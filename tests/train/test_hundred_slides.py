@@ -103,16 +103,23 @@ def test_a_label_by_one_type_alone_starts_from_its_pairs():
     assert near > apart + 0.5
 
 
+def counting(first, second, instances, share):
+    """A start that counts those of ``first`` with one of ``second`` within 100 um, without its random outputs."""
+    torch.manual_seed(0)
+    size = len(second)
+    model = dasmil.create_model(
+        "das-mil", in_features=size, hidden=size, out_features=4, heads=2, pooling="mean", distance_scale=100.0
+    )
+    assert model.begin_within(first, second, 100.0, instances, share)
+    model.eval().requires_grad_(False)
+    model.classifier.weight[:, [1, 3]] = 0.0
+    return model
+
+
 @pytest.mark.parametrize("first", [torch.tensor([3.0, 0, 0, 0]), None])
 def test_a_start_counts_the_instances_that_have_a_type_near_them(first):
     """Whatever all features of a slide are shifted by: only how many lie near counts, of a type or of all."""
-    torch.manual_seed(0)
-    model = dasmil.create_model(
-        "das-mil", in_features=4, hidden=4, out_features=4, heads=2, pooling="mean", distance_scale=100.0
-    )
-    assert model.begin_within(first, torch.tensor([0.0, 3.0, 0, 0]), 100.0, 60.0, 1 / 6)
-    model.eval().requires_grad_(False)
-    model.classifier.weight[:, [1, 3]] = 0.0  # the outputs that are random still
+    model = counting(first, torch.tensor([0.0, 3.0, 0, 0]), 60.0, 1 / 6)
     features, coords = torch.zeros(60, 4), 1000 * torch.arange(60)[:, None].float().expand(-1, 2).clone()
     features[:10, 0], features[10:20, 1] = 3.0, 3.0
     logits = []
@@ -132,13 +139,7 @@ def test_a_start_counts_the_instances_that_have_a_type_near_them(first):
 
 def test_a_start_that_counts_does_not_see_how_dense_other_instances_lie():
     """Readings of other types are not quite 0: how many of them lie near must not look like a count."""
-    torch.manual_seed(0)
-    model = dasmil.create_model(
-        "das-mil", in_features=2, hidden=2, out_features=4, heads=2, pooling="mean", distance_scale=100.0
-    )
-    assert model.begin_within(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 100.0, 400.0, 0.01)
-    model.eval().requires_grad_(False)
-    model.classifier.weight[:, [1, 3]] = 0.0  # the outputs that are random still
+    model = counting(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 400.0, 0.01)
     features, places = 0.1 * torch.randn(400, 2), torch.rand(400, 2)
     dense, wide = (float(model(features, side * places).logit) for side in (100.0, 3000.0))
     assert abs(dense - wide) < 1 / 400  # less than one instance of the type with another near it
@@ -147,13 +148,7 @@ def test_a_start_that_counts_does_not_see_how_dense_other_instances_lie():
 @pytest.mark.parametrize("crowd", [10, 30, 70])
 def test_a_start_counts_those_near_a_type_that_most_instances_are_of(crowd):
     """Ten instances of a type, of which so many lie among a crowd of another: the crowd itself adds nothing."""
-    torch.manual_seed(0)
-    model = dasmil.create_model(
-        "das-mil", in_features=2, hidden=2, out_features=4, heads=2, pooling="mean", distance_scale=100.0
-    )
-    assert model.begin_within(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 100.0, 80.0, 0.6)
-    model.eval().requires_grad_(False)
-    model.classifier.weight[:, [1, 3]] = 0.0  # the outputs that are random still
+    model = counting(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 80.0, 0.6)
     features = torch.zeros(crowd + 10, 2)
     features[:10, 0], features[10:, 1] = 1.0, 1.0
     logits = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -58,7 +58,7 @@ def check_task(matched: Match, task: Task, *, per_patient: bool) -> tuple[list[s
     slides = {slide.patient or f"slide {slide.name}": slide for slide in reversed(matched.slides)}
     owners = list(reversed(slides))
     first = [slides[owner] for owner in owners]
-    values = np.array([[np.nan if v is None else v for _, v in slide.targets or ()] for slide in first])
+    values = numbers_of(slide.targets or () for slide in first)
     splits: dict[str, list[int]] = {}
     for number, slide in enumerate(first):
         if slide.split:
@@ -100,6 +100,11 @@ def showing_lines(task: Task, shows: Sequence[TaskShowing]) -> list[str]:
 
 def _columns(task: Task, number: int) -> slice:
     return list(task.parts())[number][1]
+
+
+def numbers_of(targets: Iterable[Sequence[tuple[str, float | None]]]) -> Array:
+    """Values of targets [n, columns], NaN where one is missing."""
+    return np.array([[np.nan if value is None else value for _, value in row] for row in targets])
 
 
 def described(task: Task, values: Array) -> list[str]:

@@ -332,14 +332,11 @@ def cohort_lines(cohort: Cohort, given: str = "") -> list[str]:
 
 def _targets_described(cohort: Cohort, task: Task) -> list[str]:
     """A line for each target: one row a patient, that of its first slide."""
-    import numpy as np
-
-    from dasmil.data.doctor_tasks import described
+    from dasmil.data.doctor_tasks import described, numbers_of
 
     first = {
         entry.patient_id or f"slide {entry.bag_id}": entry.targets
         for entry in reversed(cohort.entries)
         if entry.targets
     }
-    rows = [[np.nan if value is None else value for _, value in targets] for targets in first.values()]
-    return described(task, np.array(rows)) if rows else []
+    return described(task, numbers_of(first.values())) if first else []
