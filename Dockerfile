@@ -4,6 +4,8 @@
 #                                                                     that of the CPU build, or of a CUDA version
 #   docker run --rm -v "$PWD:/data" -w /data dasmil doctor features/ --labels labels.csv --mpp 0.25
 # The viewer listens on the loopback interface only: docker run --network host ... view runs/mine
+# The base image is named by its tag: its digest could not be looked up without a registry. Whoever builds for others
+# adds it (@sha256:...).
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim-bookworm AS build
 ARG TORCH_INDEX=

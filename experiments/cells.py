@@ -262,5 +262,7 @@ def manifest() -> dict[str, str]:
     changed = ask("status", "--porcelain", "--", "../src")
     return {
         "commit": ask("log", "-1", "--format=%h", "--", "../src") or "unknown",
-        "changed": "yes" if changed else "no", "dasmil": version("dasmil"), "torch": version("torch"),
-    }  # fmt: skip
+        "changed": "yes" if changed else "no",
+        "dasmil": version("dasmil"),
+        "torch": version("torch"),
+    }

@@ -88,11 +88,12 @@ def trained(name: str, train: list[Bag], test: list[Bag], seeds: int) -> list[di
     )
     return [
         {
-            "said": [round(float(value), 4) for value in run.predict(test)], "fitted": run.fitted,
+            "said": [round(float(value), 4) for value in run.predict(test)],
+            "fitted": run.fitted,
             "theta_um": [round(row["midpoint"], 2) for row in run.model.learned_distances()],
         }
         for run in runs
-    ]  # fmt: skip
+    ]
 
 
 def shown(truth: list[float], runs: list[dict[str, Any]]) -> str:

@@ -280,9 +280,10 @@ COHORTS = {
     "band": Cohort("three of one type between two lengths of another", band),
     "clump": Cohort("tiles of a type in one place, or scattered", clump),
     "nearer": Cohort("one type nearer to another, overlapping", nearer),
-    "many": Cohort("pair, 1,000 slides of 200 to 400 tiles, 256 features", pair, slides=1000, features=256,
-                   tiles=(200, 400)),
-}  # fmt: skip
+    "many": Cohort(
+        "pair, 1,000 slides of 200 to 400 tiles, 256 features", pair, slides=1000, features=256, tiles=(200, 400)
+    ),
+}
 
 
 @app.default

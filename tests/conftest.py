@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+sys.path.insert(0, str(Path(__file__).parent))  # for label_loss.py
 
 # A shell that starts the tests with & or nohup makes them ignore Ctrl-C, and every process they start would inherit it:
 # the tests of interrupted commands would wait forever. A handler of Python's own is not inherited.

@@ -53,12 +53,3 @@ def test_a_type_checker_sees_real_types_in_a_users_script(tmp_path):
     errors = {d["range"]["start"]["line"] + 1: d["message"] for d in found if d["severity"] == "error"}
     assert list(errors) == [11]
     assert "bag" in errors[11]  # the forgotten argument has its name
-
-
-def test_former_names_still_work():
-    from dasmil.cli.bench import FORMER, app
-    from dasmil.wsi import batch, cohort
-
-    assert cohort.__all__
-    assert all(getattr(cohort, name) is getattr(batch, name) for name in cohort.__all__)
-    assert all(app[new].name == app[old].name for new, old in FORMER.items())

@@ -48,3 +48,13 @@ def test_names_that_no_table_can_hold_are_refused():
     for names in ({"bag_id": "a\udcff"}, {"bag_id": "a", "patient_id": "p\udcff"}):
         with pytest.raises(DataError, match="is not UTF-8 text, so no table can hold it"):
             Bag(torch.zeros(2, 3), torch.zeros(2, 2), "um", **names)
+
+
+def test_masked_values_and_tensors_without_numbers_are_refused() -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    for name, width in (("features", 4), ("coords", 2)):
+        with pytest.raises(DataError, match=rf"{name} are masked \(2 values\): fill these values or remove"):
+            make(**{name: np.ma.masked_array(values, values > 9)[:, -width:]})
+        with pytest.raises(DataError, match=f"{name} are a meta tensor, which holds no numbers"):
+            make(**{name: torch.empty(3, width, device="meta")})
+    assert make(features=np.ma.masked_array(values)).features.tolist() == values.tolist()

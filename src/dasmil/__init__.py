@@ -10,8 +10,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported on first use, see _HOMES
     from dasmil.attribution import explain
     from dasmil.data import load_dataset
+    from dasmil.data.annotations import read_annotations
     from dasmil.data.cohort import load_cohort
     from dasmil.data.loader import BagDataset, collate_bags
+    from dasmil.data.restrict import label_tiles
     from dasmil.data.store import read_bag, write_bag
     from dasmil.models import create_model, list_models
     from dasmil.models.published import load_published
@@ -20,11 +22,14 @@ if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported 
     from dasmil.study.classifier import MILClassifier
     from dasmil.study.compare import compare
     from dasmil.study.explaining import explain_bag
+    from dasmil.study.figure import make_figure, plot_map, plot_roc
     from dasmil.study.hub import from_pretrained, save_pretrained
     from dasmil.study.keys import key_instances
+    from dasmil.study.localise import localise
     from dasmil.study.lookup import find_bag
     from dasmil.study.questions import LabelledBags, learned_distances, space_test
     from dasmil.study.search import search
+    from dasmil.study.space import space_study
     from dasmil.study.spec import BagSpec, CohortSpec
     from dasmil.study.training import cross_validate, train_cohort
     from dasmil.study.viewing import view
@@ -67,7 +72,14 @@ _HOMES = {
     "LabelledBags": "dasmil.study.questions",
     "learned_distances": "dasmil.study.questions",
     "space_test": "dasmil.study.questions",
+    "space_study": "dasmil.study.space",
     "key_instances": "dasmil.study.keys",
+    "localise": "dasmil.study.localise",
+    "make_figure": "dasmil.study.figure",
+    "plot_map": "dasmil.study.figure",
+    "plot_roc": "dasmil.study.figure",
+    "read_annotations": "dasmil.data.annotations",
+    "label_tiles": "dasmil.data.restrict",
     "view": "dasmil.study.viewing",
     "Task": "dasmil.tasks",
     "ClassTarget": "dasmil.tasks",
@@ -104,6 +116,7 @@ __all__ = [
     "fit",
     "from_pretrained",
     "key_instances",
+    "label_tiles",
     "learned_distances",
     "list_models",
     "list_recipes",
@@ -112,12 +125,18 @@ __all__ = [
     "load_model",
     "load_published",
     "load_recipe",
+    "localise",
+    "make_figure",
     "multilabel",
+    "plot_map",
+    "plot_roc",
     "predict",
+    "read_annotations",
     "read_bag",
     "regression",
     "save_pretrained",
     "search",
+    "space_study",
     "space_test",
     "survival",
     "train_cohort",

@@ -45,6 +45,8 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(rights)  # safetensors and nested writers replace it by a file with rights of their own
         _to_disk(temporary)
         os.replace(temporary, path)
+        with suppress(OSError):  # some file systems know no fsync of folders
+            _to_disk(path.parent, os.O_RDONLY)
     except DasmilError:
         raise
     except (OSError, SafetensorError) as error:
@@ -96,8 +98,8 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDWR)
+def _to_disk(path: Path, mode: int = os.O_RDWR) -> None:
+    handle = os.open(path, mode)
     try:
         os.fsync(handle)
     finally:
@@ -202,6 +204,16 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Iterable[s
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
+
+
+def for_spreadsheets(cell: Any) -> Any:
+    """Text to export: what a spreadsheet program would take for a formula gets a quotation mark before it."""
+    if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        try:
+            float(cell)
+        except ValueError:
+            return f"'{cell}"
+    return cell
 
 
 def read_csv(path: Path, expected: str = "a CSV file") -> list[dict[str, str]]:

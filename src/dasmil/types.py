@@ -18,7 +18,7 @@ Unit = Literal["um", "px"]
 ArrayLike = Tensor | np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bag:
     """Instances with positions under one label, validated on construction.
 
@@ -46,11 +46,7 @@ class Bag:
     targets: Mapping[str, float | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bag_id, str) or not self.bag_id:
-            found = "an empty bag_id" if self.bag_id == "" else f"the bag_id {shown(self.bag_id)}"
-            raise DataError(f"a bag has {found}: give every bag a name (text), it is how predictions are matched")
-        if self.unit not in get_args(Unit):
-            raise self._error(f"unit is {shown(self.unit)}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
+        self._check_names()
         for name in ("features", "coords", "instance_labels", "key_instances", "section"):
             value = getattr(self, name)
             if value is not None or name in ("features", "coords"):
@@ -58,15 +54,7 @@ class Bag:
                     object.__setattr__(self, name, plain_tensor(name, value))
                 except DataError as error:
                     raise self._error(str(error)) from None
-        if self.features.dtype == torch.uint8 and channels_last(self.features.shape):
-            object.__setattr__(self, "features", self.features.permute(0, 3, 1, 2).contiguous())
-        n = self.features.shape[0] if self.features.ndim else 0
-        if self.features.ndim < 2 or n == 0:
-            raise self._error(
-                f"features have shape {tuple(self.features.shape)}, expected [n, ...] with at least one instance"
-            )
-        if 0 in self.features.shape:
-            raise self._error(f"features have shape {tuple(self.features.shape)}: an instance has no numbers")
+        n = self._check_features()
         if self.coords.ndim != 2 or self.coords.shape[1] not in (2, 3):
             raise self._error(f"coords have shape {tuple(self.coords.shape)}, expected [{n}, 2] or [{n}, 3]")
         self._check_rows(n)
@@ -86,12 +74,30 @@ class Bag:
             if not isinstance(label, int | float | np.number) or not 0 <= label < 2**31 or label != int(label):
                 raise self._error(f"label is {shown(label)}, expected a class number 0, 1, ... or None")
             object.__setattr__(self, "label", int(label))
+        object.__setattr__(self, "targets", self._numbers())
+
+    def _check_names(self) -> None:
+        if not isinstance(self.bag_id, str) or not self.bag_id:
+            found = "an empty bag_id" if self.bag_id == "" else f"the bag_id {shown(self.bag_id)}"
+            raise DataError(f"a bag has {found}: give every bag a name (text), it is how predictions are matched")
+        if self.unit not in get_args(Unit):
+            raise self._error(f"unit is {shown(self.unit)}, expected 'um' (micrometres) or 'px' (level-0 pixels)")
         if self.patient_id is not None and not isinstance(self.patient_id, str):
             raise self._error(f"patient_id is {shown(self.patient_id)}, expected text or None")
         for name in filter(None, (self.bag_id, self.patient_id)):
             if not is_text(name):
                 raise self._error(f"{shown(name)} is not UTF-8 text, so no table can hold it: give another name")
-        object.__setattr__(self, "targets", self._numbers())
+
+    def _check_features(self) -> int:
+        """The number of instances."""
+        if self.features.dtype == torch.uint8 and channels_last(self.features.shape):
+            object.__setattr__(self, "features", self.features.permute(0, 3, 1, 2).contiguous())
+        shape = tuple(self.features.shape)
+        if len(shape) < 2 or shape[0] == 0:
+            raise self._error(f"features have shape {shape}, expected [n, ...] with at least one instance")
+        if 0 in shape:
+            raise self._error(f"features have shape {shape}: an instance has no numbers")
+        return shape[0]
 
     def _numbers(self) -> dict[str, float | None]:
         found: dict[str, float | None] = {}
@@ -137,6 +143,11 @@ class Bag:
     def _error(self, message: str) -> DataError:
         return DataError(f"bag {shown(self.bag_id)}: {message}")
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.features.shape[1:]))
+        label = "" if self.label is None else f", label {self.label}"
+        return f"Bag({self.bag_id!r}, {len(self):,} instances of {shape} {self.features.dtype}, {self.unit}{label})"
+
     def __len__(self) -> int:
         return self.features.shape[0]
 
@@ -158,10 +169,17 @@ def plain_tensor(name: str, value: Any) -> Tensor:
     if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_complex():
         kind = "nested" if value.is_nested else f"{value.dtype}, {value.layout}"
         raise DataError(f"{name} are {kind}, expected a plain tensor of real numbers")
+    if value.is_meta:
+        raise DataError(f"{name} are a meta tensor, which holds no numbers; give the tensor itself")
     return value
 
 
 def _from_numpy(name: str, value: Any) -> Tensor:
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value):
+            count = int(np.ma.getmaskarray(value).sum())
+            raise DataError(f"{name} are masked ({count} values): fill these values or remove their instances")
+        value = value.data
     try:
         array = np.asarray(value)
     except (ValueError, TypeError):  # lists of lists of different lengths
@@ -207,7 +225,7 @@ class Pair:
 
     distance_part: how much of the contribution came from the distance embedding of the values (b^V);
     weight: the attention that i gives to j; distance: in the bag's unit, None across sections; phi: None where the
-    layer has none.
+    layer has none, or one that is the same at every distance of the bag.
     """
 
     i: int
@@ -232,13 +250,14 @@ class PairSum:
     places: tuple[tuple[float, float], ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """Which instances and pairs, at which distances, made a logit: contributions.sum() + bias + residual == logit.
 
     target: the class whose logit is explained (1 where the model has a single logit);
     contributions: [n], half of each pair contribution to each of its two ends (models without pairs: of each instance);
     distance_part: [n], the part of them that came from the distance embeddings of the values;
+    distance_part and distance_share are 0 where phi is the same at every distance of the bag;
     distance_share: sum of the absolute distance parts over the sum of all absolute parts, pair by pair, 0 to 1;
     pairs: strongest first, of the last attention layer; scores: named instance scores [n]; method: how it was computed.
     sums: all pairs of the last layer added up by "distance", "types" and "neighbourhoods", where these are known.
@@ -260,6 +279,13 @@ class Explanation:
     scores: dict[str, Tensor] = field(default_factory=dict)
     sums: dict[str, tuple[PairSum, ...]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return (
+            f"Explanation({self.bag_id!r}, {len(self):,} instances, {self.method}, class {self.target}, logit "
+            f"{self.logit:+.3f} = {self.bias:+.3f} {float(self.contributions.double().sum()):+.3f}; "
+            f"scores: {', '.join(self.scores)})"
+        )
+
     def __len__(self) -> int:
         return self.contributions.shape[0]
 
@@ -276,6 +302,8 @@ def need_sequence(bags: Any) -> None:
     """Refuse what cannot be a sequence of bags, without reading any."""
     if isinstance(bags, str | bytes | dict | Bag) or not (hasattr(bags, "__len__") and hasattr(bags, "__getitem__")):
         raise InputError(f"bags are {shown(type(bags).__name__)}, expected a sequence of dasmil.Bag")
+    if hasattr(bags, "iloc"):  # its [0] is the row that is called 0
+        raise InputError("bags are a pandas object, which counts by its own index: give a list, such as bags.tolist()")
 
 
 def need_bag(bag: Any, index: object) -> Bag:

@@ -132,10 +132,12 @@ def speaker_text(title: str, used: str | None) -> str:
 TASK_METRICS = {
     "c_index": "C-index (Harrell)", "uno": "C-index (Uno)", "brier": "Brier score over time",
     "brier_km": "the same of Kaplan-Meier", "r2": "R²", "mae": "Mean absolute error", "rmse": "Root mean square error",
-    "pearson": "Pearson's r", "spearman": "Spearman's rho", "macro": "Mean of the targets", "auroc": "AUROC",
-    "balanced_accuracy": "Balanced accuracy", "concordance": "Concordance",
+    "pearson": "Pearson's r", "spearman": "Spearman's rho", "macro": "Mean of the targets",
+    "concordance": "Concordance", **{name: METRICS[name].title for name in ("auroc", "balanced_accuracy")},
 }  # fmt: skip
 """Titles of the figures of tasks that are no single class."""
+METRIC_WORDS = {"auroc": METRICS["auroc"].title, "c_index": "C-index", "r2": TASK_METRICS["r2"], "macro": "mean score"}
+"""The metric by which models of a task are compared, within a sentence."""
 CHANCE = {"c_index": 0.5, "auroc": 0.5, "r2": 0.0, "macro": 0.5}
 """What a guess that ignores the bag reaches."""
 

@@ -16,6 +16,7 @@ N, F = 9, 6
 EXACT = [
     "max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "das-mil",
     "sa-alibi", "sa-rope", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "sm-abmil", "psa-mil", "camil", "rrt-mil",
+    "mean-mlp", "feather", "acmil", "aem", "nnmil", "abmilx", "gabmil", "snuffy",
 ]  # fmt: skip
 
 SMALL = {  # as published they have hundreds of features, far too slow for a test
@@ -31,6 +32,14 @@ SMALL = {  # as published they have hundreds of features, far too slow for a tes
     "camil": {"heads": 2, "head_features": 4, "landmarks": 4, "local_features": 8, "hidden": 8},
     "wikg": {"features": 16},
     "rrt-mil": {"features": 16, "heads": 2, "cross_heads": 2, "hidden": 8},
+    "mean-mlp": {"hidden": 16, "pooling": "max-mean"},
+    "feather": {"features": 16, "hidden": 8},
+    "acmil": {"features": 16, "hidden": 8},
+    "aem": {"features": 16, "hidden": 8},
+    "nnmil": {"hidden": 4},
+    "abmilx": {"features": 16, "heads": 2},
+    "gabmil": {"features": 16, "hidden": 8, "tile": 60.0},
+    "snuffy": {"heads": 2, "chosen": 4},
 }
 JUMP = {"wikg"}
 """Its neighbours are chosen by the features, so that the logit jumps along the path: the residual tells how much."""
@@ -364,3 +373,27 @@ def test_nan_features_are_one_clear_error(name: str) -> None:
     spoiled.features[2, 1] = float("nan")
     with pytest.raises(DataError, match="bag 'a': 1 of 9 instances have NaN or infinite features"):
         explain(model(name), spoiled)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("theta", [-3.0, 0.4])
+def test_no_share_comes_from_distance_where_phi_is_the_same_at_every_distance(theta, layers):
+    """phi of theta -3, beta 20 is 1 at every distance: its embedding of the values is a constant, not a distance."""
+    m, b = model(embeddings="kqv", layers=layers, theta_init=theta, beta_init=20.0), bag()
+    with torch.no_grad():
+        for layer in m.aggregator.layers:
+            layer.theta.fill_(theta)
+            layer.beta.fill_(20.0)
+    e = explain(m, b, top=10**6)
+    assert float(e.contributions.sum()) + e.bias == pytest.approx(float(forward(m, b)), abs=1e-10)
+    assert float(e.scores["taken"].sum()) + e.bias == pytest.approx(float(forward(m, b)), abs=1e-10)
+    uses = theta > 0
+    assert (e.distance_share > 0) == uses
+    assert bool(e.distance_part.any()) == ("distance" in e.scores) == ("distance" in e.sums) == uses
+    assert any(p.distance_part for p in e.pairs) == any(p.phi is not None for p in e.pairs) == uses
+
+
+def test_pairs_are_added_up_by_distance_only_where_the_model_can_use_it():
+    assert "distance" not in explain(model("sa"), bag()).sums
+    for name in ("das-mil", "sa-alibi", "sa-rope", "disc-rel-sa"):
+        assert "distance" in explain(model(name, **({"hidden": 8} if name == "sa-rope" else {})), bag()).sums

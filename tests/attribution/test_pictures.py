@@ -8,6 +8,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import AsinhNorm
 
 from dasmil.attribution import explain
 from dasmil.attribution.distance import learned_distances, phi_values
@@ -18,6 +19,7 @@ from dasmil.errors import DataError
 from dasmil.models import create_model
 from dasmil.report.explanation.bundle import write_bundle
 from dasmil.report.explanation.heatmap import (
+    colours_of,
     compose,
     free_place,
     map_figure,
@@ -213,22 +215,44 @@ def test_a_label_goes_beside_what_is_there_and_is_left_out_where_nothing_is_free
     assert free_place((0, 0), (10, 4), [(0, 0, 40, 40)]) is None
 
 
-def test_scales_are_symmetric_where_signed_and_clipped_for_large_bags():
+def test_scales_are_symmetric_where_signed_and_reach_the_largest_value():
     assert colour_scale("contribution", np.array([-3.0, 1.0])) == ColourScale(-3.0, 3.0, True)
     assert colour_scale("attention", np.array([0.1, 0.4])) == ColourScale(0.0, 0.4, False)
     values = np.zeros(1000)
     values[0] = 100.0
     values[1:] = np.linspace(0, 1, 999)
     scale = colour_scale("contribution", values)
-    assert scale.low == -scale.high
-    assert 0.9 < scale.high < 1.1
-    assert "99.5th percentile" in scale.note
+    assert (scale.low, scale.high) == (-100.0, 100.0)
+    assert 0.9 < scale.linear < 1.1
+    assert scale.note == "logarithmic beyond ±1"
     assert colour_scale("contribution", np.zeros(5)) == ColourScale(-1.0, 1.0, True)
 
 
 @pytest.mark.parametrize("values", [[0.5, 1.0, 2.0], [-0.5, -1.0, -2.0], [-2.0, 1.0, 2.0]])
 def test_the_scale_of_a_signed_score_never_depends_on_the_signs_in_a_bag(values):
     assert colour_scale("contribution", np.array(values)) == ColourScale(-2.0, 2.0, True)
+
+
+def test_one_tile_that_decided_does_not_make_hundreds_look_decisive():
+    """49,049 tiles of at most 0.0015 and one of 3.05: only this one has the last colour, and order is kept."""
+    rng = np.random.default_rng(0)
+    values = np.append(rng.normal(0, 0.0005, 49_049), [3.05, 0.3, -0.3])
+    scale = colour_scale("contribution", values)
+    strength = scale.strength(values)
+    assert (strength > 0.9).sum() == 1
+    assert strength[:-3].max() < 0.12
+    assert 0.5 < strength[-1] < 0.8
+    assert scale.place(values)[-2] == pytest.approx(1 - scale.place(values)[-1])
+    np.testing.assert_array_equal(np.argsort(scale.place(values)), np.argsort(values))
+    colours = colours_of("contribution", values).astype(int)
+    assert (np.abs(colours - colours[-3]).max(1) < 10).sum() == 1
+
+
+def test_the_colour_bar_is_that_of_the_map():
+    values = np.append(np.linspace(-0.01, 0.01, 400), 5.0)
+    scale = colour_scale("contribution", values)
+    bar = AsinhNorm(scale.linear, scale.low, scale.high)
+    np.testing.assert_allclose(np.asarray(bar(values)), scale.place(values), atol=1e-6)
 
 
 def test_scale_bar_lengths():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.baselines.prototypes import nearest_distances, shares_within, type_pairs
 from dasmil.baselines.question import Classes
 from dasmil.baselines.rules import cross_fitted, find_rules, parting_value, scan_bags
-from dasmil.baselines.whitening import Sample, WhitenedBags
+from dasmil.candidates.types_of_instances import nearest_distances, shares_within, type_pairs
+from dasmil.candidates.whitening import Sample, WhitenedBags
 from dasmil.stats import auroc
 from dasmil.types import Bag
 from tests.baselines.rare_pairs import rare_pairs

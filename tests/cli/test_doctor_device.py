@@ -11,7 +11,7 @@ import torch
 
 from dasmil.errors import InputError
 
-bench = importlib.import_module("dasmil.bench.device")
+bench = importlib.import_module("dasmil.ops.device_check")
 doctor = importlib.import_module("dasmil.cli.doctor")
 CPU = torch.device("cpu")
 

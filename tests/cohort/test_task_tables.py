@@ -26,7 +26,8 @@ def table(tmp_path: Path, text: str) -> Path:
 
 
 def read(tmp_path: Path, text: str, **asked):
-    found = Request.of(**{"task": None, "time": None, "event": None, "targets": None, **asked})
+    lists = {name: asked[name].split(",") for name in ("targets", "times") if name in asked}
+    found = Request.of(**{"task": None, "time": None, "event": None, "targets": None, **asked, **lists})
     assert found is not None
     return read_task_labels(table(tmp_path, text), found)
 
@@ -83,7 +84,7 @@ def test_targets_that_cannot_be_used_are_one_message(tmp_path) -> None:
     with pytest.raises(InputError, match="needs --time-column and --event-column"):
         Request.of("survival", "days", None, None)
     with pytest.raises(InputError, match="regression has one target"):
-        Request.of("regression", None, None, "a,b")
+        Request.of("regression", None, None, ["a", "b"])
     with pytest.raises(InputError, match="Did you mean 'survival'"):
         Request.of("survive", None, None, None)
 

@@ -35,7 +35,7 @@ def test_evaluate_reads_the_tables_that_training_reads(
     capsys.readouterr()
     found = []
     for table in ((*bags, "--labels", short), (*pair, "--patient-column", "who", "--slide-column", "scan")):
-        assert run("evaluate", out, *table, "--json") == 0
+        assert run("evaluate", out, *table, "--accept", "seen", "--json") == 0
         found.append(json.loads(capsys.readouterr().out)["splits"]["bags"])
     assert found[0]["n"] == 8
     assert found[0] == found[1]
@@ -47,7 +47,8 @@ def test_evaluate_reads_the_tables_that_training_reads(
         run("evaluate", out, "--labels", clini, "--slide-table", slides)
     with pytest.raises(InputError, match="--split names sets of the run, but --bags gives other bags"):
         run("evaluate", out, *bags, "--labels", short, "--split", "test")
-    assert not (tmp_path / "labels.csv.test-log.jsonl").exists()
+    # Both tables have bags of the locked test set: each opening is counted.
+    assert len((tmp_path / "labels.csv.test-log.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_bag_out_of_the_folder_of_a_run_is_explained_at_the_scale_of_the_run(
@@ -55,16 +56,17 @@ def test_a_bag_out_of_the_folder_of_a_run_is_explained_at_the_scale_of_the_run(
 ) -> None:
     bags, labels = tmp_path / "clam", tmp_path / "labels.csv"
     bags.mkdir()
-    features = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+    draw = np.random.default_rng(0)
     for i in range(12):
         with h5py.File(bags / f"s{i}.h5", "w") as file:
-            file["features"] = features + i % 2
+            file["features"] = draw.standard_normal((20, 8)).astype(np.float32) + i % 2
             file["coords"] = [[512 * (k % 5), 512 * (k // 5)] for k in range(20)]
     labels.write_text("\n".join(["slide,label", *(f"s{i},{('healthy', 'ill')[i % 2]}" for i in range(12))]))
     scales = tmp_path / "scales.csv"
     scales.write_text("\n".join(["slide,mpp", *(f"s{i},{0.25 if i else 0.5}" for i in range(12))]))
     arguments = ("--model", "das-mil", "--epochs", 1, "--set", "starts=1", "--set", "restarts=0")
-    train = ("train", "--bags", bags, "--labels", labels, "--scale-table", scales, *arguments)
+    accept = ("--accept", "mixed-scales,seen")  # tiles of equally many pixels
+    train = ("train", "--bags", bags, "--labels", labels, "--scale-table", scales, *arguments, *accept)
     assert run(*train, "--out", tmp_path / "run") == 0
     predicted = {row["bag_id"]: row for row in csv.DictReader((tmp_path / "run/seed-0/predictions.csv").open())}
     name = "s0" if "s0" in predicted else next(iter(predicted))
@@ -74,10 +76,10 @@ def test_a_bag_out_of_the_folder_of_a_run_is_explained_at_the_scale_of_the_run(
     assert "Logit of class ill " in said.out
     assert said.err == ""
     # The folder of the run is read at the scales that the run was given, by every command.
-    assert run("predict", tmp_path / "run", "--bags", bags, "-o", tmp_path / "p.csv") == 0
+    assert run("predict", tmp_path / "run", "--bags", bags, "-o", tmp_path / "p.csv", *accept) == 0
     again = {row["bag_id"]: float(row["logit"]) for row in csv.DictReader((tmp_path / "p.csv").open())}
     assert again[name] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
-    assert run("evaluate", tmp_path / "run", "--bags", bags, "--labels", labels) == 0
+    assert run("evaluate", tmp_path / "run", "--bags", bags, "--labels", labels, *accept) == 0
     assert read(tmp_path / "out/explanation.json")["logit"] == pytest.approx(float(predicted[name]["logit"]), abs=1e-4)
     rows = list(csv.DictReader((tmp_path / "out/instances.csv").open()))
     step = 512 * (0.5 if name == "s0" else 0.25)
@@ -146,7 +148,7 @@ def test_cells_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     labels = tmp_path / "labels.csv"
     labels.write_text("\n".join(["patient_slide,label", *(f"p{i},{i % 2}" for i in range(12))]))
     arguments = ("--bags", cells, "--bag-column", "patient", "--one-hot", "kind", "--unit", "px", "--mpp", 0.5)
-    arguments += ("--labels", labels, "--slide-column", "patient_slide")
+    arguments += ("--labels", labels, "--slide-column", "patient_slide", "--accept", "same-slides")
     assert run("train", *arguments, "--model", "mean-pool", "--epochs", 1, "--out", tmp_path / "run") == 0
     config = read(tmp_path / "run" / "config.json")
     assert config["data"]["cohort"]["categories"] == ["A", "B"]
@@ -341,7 +343,7 @@ def test_evaluate_and_explain_take_patients_as_training_did(
     for i in range(9):  # the second slide of p4 is missing
         shutil.copy(made / "bags" / f"made-{i:04d}.h5", new)
     capsys.readouterr()
-    assert run("evaluate", out, "--bags", new, "--labels", labels, "--json") == 0
+    assert run("evaluate", out, "--bags", new, "--labels", labels, "--accept", "seen", "--json") == 0
     told = capsys.readouterr()
     found = json.loads(told.out)
     assert found["splits"]["bags"]["n"] == 5
@@ -367,10 +369,10 @@ def test_evaluate_and_explain_take_patients_as_training_did(
 def clam(folder: Path, n: int, shift: float = 0.0) -> None:
     """Files as CLAM writes them: level-0 corners of tiles 256 px wide, and no scale."""
     folder.mkdir()
-    features = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+    draw = np.random.default_rng(0)
     for i in range(n):
         with h5py.File(folder / f"s{i}.h5", "w") as file:
-            file["features"] = features + i % 2
+            file["features"] = draw.standard_normal((20, 8)).astype(np.float32) + i % 2
             file["coords"] = np.array([[256 * (k % 5), 256 * (k // 5)] for k in range(20)]) + round(shift)
 
 

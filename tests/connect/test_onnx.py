@@ -45,6 +45,23 @@ def test_a_model_that_cannot_be_exported_says_so_and_nothing_is_written(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_a_cross_validation_the_fold_is_named_and_the_model_is_said(tmp_path: Path, capsys) -> None:
+    stored = Path(__file__).parent.parent / "runs" / "stored" / "folds"
+    with pytest.raises(InputError, match=r"cross-validation of 3 folds.*name one with --fold 0 to 2"):
+        call(["export", str(stored), "--onnx", str(tmp_path / "a.onnx")])
+    with pytest.raises(InputError, match="has no fold 3: it has folds 0 to 2"):
+        call(["export", str(stored), "--fold", "3", "--onnx", str(tmp_path / "a.onnx")])
+    call(["export", str(stored), "--fold", "1", "--seed", "1", "--onnx", str(tmp_path / "a.onnx")])
+    said = stored / "fold-1" / "seed-1" / "model.safetensors"
+    assert f"Model: {said}, one of 2 seeds." in capsys.readouterr().out
+    session = runtime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
+    features, coords = torch.randn(9, 3), 500 * torch.rand(9, 2)
+    with torch.no_grad():
+        expected = float(dasmil.load_model(said)(features, coords).logit)
+    found = session.run(None, {"features": features.numpy(), "coords": coords.numpy()})[0]
+    assert float(found) == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_seed_that_is_not_there(tmp_path: Path) -> None:
     stored = Path(__file__).parent.parent / "runs" / "stored" / "plain"
     with pytest.raises(InputError, match="has no trained seed 77"):

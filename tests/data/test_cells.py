@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -439,3 +440,98 @@ def test_a_measurement_of_hundreds_of_digits_is_one_message(tmp_path: Path) -> N
     (tmp_path / "a.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [cell]}))
     with pytest.raises(DataError, match="feature column 'a' holds empty or non-numeric values"):
         read_table(tmp_path / "a.geojson", um_per_unit=0.5)
+
+
+def planted(path: Path, codecs: list[dict[str, Any]], mark: Path) -> Path:
+    """A zarr folder whose bag column is decoded by these codecs, the first of them on bytes that are a pickle."""
+    frame = pandas.DataFrame({"patient": [f"p{i}" for i in range(6)]}, index=[str(i) for i in range(6)])
+    cells = pytest.importorskip("anndata").AnnData(X=np.ones((6, 2), np.float32), obs=frame)
+    cells.obsm["spatial"] = np.arange(12.0).reshape(6, 2)
+    cells.write_zarr(path)
+    column = next(file for file in path.rglob("patient") if file.is_dir())
+    column = column / "categories" if (column / "categories").is_dir() else column
+    about = next(file for name in ("zarr.json", ".zarray") if (file := column / name).is_file())
+    declared = json.loads(about.read_text())
+    if "codecs" in declared:
+        declared["codecs"] = [{"name": f"numcodecs.{codec['id']}", "configuration": codec} for codec in codecs]
+    else:
+        declared["filters"], declared["compressor"] = codecs[:-1] or None, codecs[-1]
+    about.write_text(json.dumps(declared))
+    (path / ".zmetadata").unlink(missing_ok=True)
+    piece = next(file for file in column.rglob("*") if file.is_file() and not file.name.startswith((".z", "zarr")))
+    piece.write_bytes(pickle.dumps(Evil(mark)))
+    return path
+
+
+class Evil:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.mark,))
+
+
+UTF8 = {"id": "vlen-utf8"}
+PICKLE = {"id": "pickle", "protocol": 5}
+
+
+@pytest.mark.parametrize("codecs", [[UTF8, PICKLE], [PICKLE, UTF8], [PICKLE], [UTF8, {"id": "json2"}],
+                                    [UTF8, {"id": "msgpack2"}], [UTF8, {"id": "of_a_plugin"}]])  # fmt: skip
+def test_zarr_codecs_that_are_not_on_the_list_are_never_called(
+    tmp_path: Path, codecs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zarr = pytest.importorskip("zarr")
+    path, mark = planted(tmp_path / "a.zarr", codecs, tmp_path / "mark"), tmp_path / "mark"
+    monkeypatch.setattr(zarr, "open_group", lambda *_, **__: pytest.fail("opened before it was checked"))
+    with pytest.raises(DataError, match=r"names the codec '[a-z0-9_]+', which may run code; expected one of adler32"):
+        read_table(path, bag="patient", unit="um")
+    assert not mark.exists()
+
+
+def test_codecs_within_shards_and_consolidated_descriptions_are_looked_at(tmp_path: Path) -> None:
+    array = {"shape": [6], "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [6]}}}
+    inner = [
+        {"name": "sharding_indexed", "configuration": {"codecs": [{"name": "bytes"}, {"name": "numcodecs.pickle"}]}}
+    ]
+    for name, about in (
+        ("zarr.json", {"consolidated_metadata": {"metadata": {"attributes": {**array, "codecs": inner}}}}),
+        (".zmetadata", {"metadata": {"a/.zarray": {"shape": [6], "chunks": [6], "filters": [PICKLE]}}}),
+    ):
+        path = spatialdata(tmp_path / f"{name[-4:]}.zarr")
+        (path / "tables" / "table" / name).write_text(json.dumps(about))
+        with pytest.raises(DataError, match="names the codec 'pickle'"):
+            read_table(path, unit="um")
+
+
+@pytest.mark.parametrize("array", ["X", "obsm/spatial", "obs/kind/codes", "obs/patient/codes"])
+def test_a_zarr_array_that_lacks_a_piece_is_refused(tmp_path: Path, array: str) -> None:
+    pytest.importorskip("zarr")
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "patient": pandas.Categorical([f"p{i // 50}" for i in range(300)]),
+            "kind": pandas.Categorical(rng.choice(["B", "T"], 300)),
+            "alike": pandas.Categorical(["one"] * 300),  # zarr writes no piece of it, which is right
+        },
+        index=[str(i) for i in range(300)],
+    )
+    cells = pytest.importorskip("anndata").AnnData(X=rng.normal(size=(300, 4)).astype(np.float32) + 5, obs=frame)
+    cells.obsm["spatial"] = rng.uniform(0, 500, (300, 2))
+    cells.write_zarr(tmp_path / "a.zarr", chunks=(100, 4))
+    how: dict[str, Any] = {"one_hot": "kind"} if "kind" in array else {}
+    assert len(read_table(tmp_path / "a.zarr", bag="patient", unit="um", **how)) == 6
+    assert len(read_table(tmp_path / "a.zarr", bag="alike", unit="um", **how)) == 1
+    pieces = [file for file in (tmp_path / "a.zarr" / array).rglob("*")
+              if file.is_file() and not file.name.startswith((".z", "zarr"))]  # fmt: skip
+    sorted(pieces)[-1].unlink()
+    with pytest.raises(DataError, match=rf"{array} has \d of \d pieces; copy it again, or save it again in full"):
+        read_table(tmp_path / "a.zarr", bag="patient", unit="um", **how)
+
+
+def test_a_zarr_piece_that_cannot_be_decoded_is_found_in_the_child(tmp_path: Path) -> None:
+    path = spatialdata(tmp_path / "a.zarr")
+    places = path / "tables" / "table" / "obsm" / "spatial"
+    piece = next(file for file in places.rglob("*") if file.is_file() and not file.name.startswith((".z", "zarr")))
+    piece.write_bytes(b"\xff" * 64)
+    with pytest.raises(DataError, match=r"table: damaged zarr folder \(.*\); save it again"):
+        read_table(path, unit="um")

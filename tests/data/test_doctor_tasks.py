@@ -86,15 +86,14 @@ def test_plan_says_the_same_of_what_can_be_shown(tmp_path) -> None:
     assert json.loads(planned.stdout)["shows"][0]["figure"] == "C-index"
 
 
-def test_slides_of_a_patient_that_disagree_stop_one_bag_a_patient(tmp_path) -> None:
+def test_slides_of_a_patient_with_two_survival_times_are_an_error(tmp_path) -> None:
     write(tmp_path, 40, per=2)  # the two slides of a patient have other times
     options = ("--time-column", "days", "--event-column", "dead")
     code, text = doctor(tmp_path, *options)
     flat = " ".join(text.split())
-    assert code == 0
+    assert code == 1
     assert (
-        "warning: slides disagree: 20 patients have slides with different values, for example p00 (s00: days 200 "
-        in flat
+        "error: slides disagree: 20 patients have slides with different values, for example p00 (s00: days 200 " in flat
     )
     code, text = doctor(tmp_path, *options, "--per-patient")
     assert code == 1

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dasmil.data.camelyon16 import read_reference
 from dasmil.data.labels import LabelRow, class_names, plain_slide, read_labels
 from dasmil.data.scale import read_scales
-from dasmil.data.text_table import read_rows
+from dasmil.data.text_table import plain_number, read_rows
 from dasmil.errors import DataError, InputError
+from dasmil.paper.camelyon16_labels import read_reference
 
 
 def table(tmp_path: Path, text: str, name: str = "labels.csv") -> Path:
@@ -234,3 +234,89 @@ def test_parquet_table(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"labels\.parquet cannot be read as a Parquet table"):
             read_labels(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("slide,label,Label\na,x,1\nb,y,1\nc,x,2\n", "'label' and 'Label' could both be the column of the label"),
+        ("slide,target,label\na,x,1\nb,y,1\nc,x,2\n", "'label' and 'target' could both be the column of the label"),
+        ("slide_id,slide,label\na,b,1\nb,c,0\n", "'slide' and 'slide_id' could both be the column of the slide"),
+        ("slide,label,patient,case_id\na,1,p,c\nb,0,p,d\n", "'patient' and 'case_id' could both be the column of the"),
+    ],
+)
+def test_two_columns_that_could_be_meant_and_differ_are_refused(text: str, what: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"{what}.*, and they differ \(line [234]\); name one with --\w+-column"):
+        read_labels(table(tmp_path, text))
+
+
+def test_two_columns_that_say_the_same_are_one(tmp_path: Path) -> None:
+    text = "slide,filename,label,diagnosis,patient,case_id\na,x/a.svs,0,healthy,1,p\nb,x/b.svs,1,tumour,1,p\n"
+    assert read_labels(table(tmp_path, text)) == [LabelRow("a", "0", "1"), LabelRow("b", "1", "1")]
+    text = "slide,label,Label\na,x,1\nb,y,1\n"
+    assert [row.label for row in read_labels(table(tmp_path, text), label_column="Label")] == ["1", "1"]
+
+
+@pytest.mark.parametrize("cell", ["#N/A", "#REF!", "#DIV/0!", "#name?"])
+@pytest.mark.parametrize("column", ["slide", "label", "patient", "split"])
+def test_errors_of_spreadsheets_are_no_values(cell: str, column: str, tmp_path: Path) -> None:
+    rows = {"slide": "b", "label": "1", "patient": "p", "split": "test", column: cell}
+    path = table(tmp_path, "slide,label,patient,split,note\na,0,q,train,#N/A\n" + ",".join(rows.values()) + ",\n")
+    with pytest.raises(DataError, match=f"line 3: '{column}' is .*, an error of a spreadsheet program; correct"):
+        read_labels(path)
+
+
+def test_characters_that_nobody_sees_make_no_class(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text(
+        "slide,label,patient\na,tum\u00adour\u200b,p1\nb,tumour,\u2060p1\nc,tumour\u00a0,p1\u200b \n", "utf-8"
+    )
+    assert [(row.label, row.patient) for row in read_labels(path)] == [("tumour", "p1")] * 3
+
+
+STYLES = """<styleSheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><numFmts count="2">
+<numFmt numFmtId="164" formatCode="yyyy\\-mm\\-dd"/><numFmt numFmtId="165" formatCode='0.0 "days"'/></numFmts>
+<cellXfs count="4"><xf numFmtId="0"/><xf numFmtId="14"/><xf numFmtId="164"/><xf numFmtId="165"/></cellXfs>
+</styleSheet>"""
+
+
+def styled(path: Path, label: str) -> Path:
+    cells = '<row><c t="inlineStr"><is><t>slide</t></is></c><c t="inlineStr"><is><t>label</t></is></c></row>'
+    cells += f'<row><c t="inlineStr"><is><t>a</t></is></c>{label}</row>'
+    sheet = f'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">{cells}</worksheet>'
+    return excel(path, **{"xl/worksheets/sheet2.xml": sheet, "xl/styles.xml": STYLES})
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [('<c s="1"><v>45352</v></c>', "2024-03-01"), ('<c s="2"><v>45352.5</v></c>', "2024-03-01 12:00:00"),
+     ('<c s="3"><v>45352</v></c>', "45352"), ('<c s="0"><v>45352</v></c>', "45352"), ("<c><v>3</v></c>", "3")],
+)  # fmt: skip
+def test_dates_of_excel_are_dates_and_no_class(cell: str, value: str, tmp_path: Path) -> None:
+    path = styled(tmp_path / "t.xlsx", cell)
+    assert read_rows(path)[1][0][1]["label"] == value
+    if "-" in value:
+        with pytest.raises(DataError, match=r"line 2: the label is the date 2024-03-01.*such as MARCH1"):
+            read_labels(path)
+    else:
+        assert read_labels(path)[0].label == value
+
+
+def test_excel_errors_are_no_class(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="line 2: 'label' is #N/A, an error of a spreadsheet program"):
+        read_labels(styled(tmp_path / "t.xlsx", '<c t="e"><v>#N/A</v></c>'))
+
+
+@pytest.mark.parametrize("text", ["1_000", "\u0661\u0662", "\uff11", "0x10", "1,5", "12 days", "", "1e", "--1"])
+def test_only_plain_numbers_are_numbers(text: str, tmp_path: Path) -> None:
+    assert plain_number(text) is None
+    if text:
+        path = tmp_path / "scale.csv"
+        path.write_text(f'slide,mpp\na,"{text}"\n', "utf-8")
+        with pytest.raises(DataError, match=r"expected a number such as 0\.25"):
+            read_scales(table=path)
+
+
+@pytest.mark.parametrize("text", ["1", "-1.5", " .5", "5.", "1e-3", "+2E5", "007"])
+def test_plain_numbers(text: str) -> None:
+    assert plain_number(text) == float(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dasmil.bench import engine as bench
+from benchmarks import engine as bench
 
 
 def test_share_of_time_in_units_and_the_speedup_it_stands_for(tmp_path: Path) -> None:

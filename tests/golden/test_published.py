@@ -1,12 +1,13 @@
 """Models of the field against the numbers of their authors' programs (float64, evaluation mode, dropout off).
 
-``published.json`` holds, per entry, the parameters in the program's order under our names and with its shapes ("a|b":
-the rows of one tensor are those of several of ours; "a@2": rows of ours from several of theirs, this is the third;
-"a^T": theirs is stored transposed),
+``published.json`` and ``recent.json`` (models of 2024 to 2026) hold, per entry, the parameters in the program's order
+under our names and with its shapes ("a|b": the rows of one tensor are those of several of ours; "a@2": rows of ours
+from several of theirs, this is the third; "a^T": theirs is stored transposed),
 what it was asked and what it computed. Inputs and parameters are given by formula:
 
 - instances i = 0 .. n - 1, features sin(0.7 i + 0.3 j + 0.1 i j), centres
-  (128 + 90 sin(1.3 i), 128 + 90 cos(2.1 i)) px;
+  (128 + 90 sin(1.3 i), 128 + 90 cos(2.1 i)) px; of models that read a grid of cells, row 7 i mod 13 and column
+  (3 i + 4 floor(i / 13)) mod 17 of it;
 - element m of tensor t: sin(0.37 m + t + 1) / sqrt(fan), fan = product of all axes but the first if there are two axes
   or more, else 1; ``exceptions`` of an entry replace this.
 
@@ -28,12 +29,18 @@ from torch.nn import functional as F
 
 from dasmil import create_model
 from dasmil.models import MILModel
+from dasmil.models.acmil import hide_strongest
 from dasmil.models.clam import svm_loss
+from dasmil.models.nnmil import column_order
 from dasmil.models.psa_mil import PSAMIL
 from dasmil.types import Output
 
 pytestmark = pytest.mark.usefixtures("recomputed")
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text())
+GOLDEN: dict[str, Any] = {
+    entry: found
+    for name in ("published", "recent")
+    for entry, found in json.loads((Path(__file__).parent / f"{name}.json").read_text()).items()
+}
 CASES = [(entry, case) for entry, found in GOLDEN.items() for case in found.get("cases", {})]
 
 
@@ -121,10 +128,47 @@ def rrt(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, An
     return "rrt-mil", {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
 
 
+def mean_mlp(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "mean-mlp", {"hidden": given["hidden"]}
+
+
+def feather(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "feather", {"features": given["embed_dim"], "hidden": given["attn_dim"]}
+
+
+def acmil(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "acmil", {"attention": "gated" if entry == "acmil-ga" else "heads", "branches": given["n_token"]}
+
+
+def aem(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "aem", {"attention": "gated" if entry == "aem-abmil" else "heads", "entropy_weight": given["lambda"]}
+
+
+def nnmil(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    options = {"windows": 1 if case.endswith("_eval1") else 4, "select": not case.endswith("_plain")}
+    return "nnmil", {"hidden": given["hidden_dim"], "dropout": 0.0, **options}
+
+
+def abmilx(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    options = {"heads": given["n_heads"], "norm": given["mil_norm"] == "ln", "mlp": given["ffn"]}
+    options |= {"bias": given["mil_bias"], "shared": "attn_plus_embed_new" not in given}
+    return "abmilx", {**options, "features": given["inner_dim"]}
+
+
+def gabmil(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    mixing = "both" if "both" in entry else "grid" if "grid" in entry else "block"
+    return "gabmil", {"mixing": mixing, "window": int(entry[-1]), "tile": 1024.0}
+
+
+def snuffy(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "snuffy", {"heads": given["num_heads"], "chosen": given["big_lambda"], "layers": given["depth"]}
+
+
 OPTIONS = {
     "clam": clam, "dsmil": dsmil, "dtfd": dtfd, "ilra": ilra, "transformer-mil-lab": transformer, "stamp": stamp,
     "long-mil": long_mil, "psa": psa, "sm-abmil": sm_abmil, "patch-gcn": patch_gcn, "camil": camil, "wikg": wikg,
-    "rrt": rrt,
+    "rrt": rrt, "simlp": mean_mlp, "feather": feather, "acmil": acmil, "aem": aem, "nnmil": nnmil, "abmilx": abmilx,
+    "gabmil": gabmil, "snuffy": snuffy,
 }  # fmt: skip
 
 
@@ -132,8 +176,15 @@ def bag(entry: str, case: str) -> tuple[Tensor, Tensor]:
     n, features = GOLDEN[entry]["cases"][case]["n"], inputs_of(entry)
     i, j = torch.arange(n, dtype=torch.float64), torch.arange(features, dtype=torch.float64)
     x = torch.sin(0.7 * i[:, None] + 0.3 * j + 0.1 * i[:, None] * j)
+    if GOLDEN[entry]["source"] in TILE:
+        row, column = 7 * i % 13, (3 * i + 4 * (i // 13)) % 17
+        return x, torch.stack([column, row], dim=1) * TILE[GOLDEN[entry]["source"]] + 300
     coords = torch.stack([128 + 90 * torch.sin(1.3 * i), 128 + 90 * torch.cos(2.1 * i)], dim=1)
     return x, coords * (64 if case.endswith("_far") else 40 if case.endswith("_near") else 1)
+
+
+TILE = {"gabmil": 1024}
+"""Pixels of a cell of models that read a grid."""
 
 
 def inputs_of(entry: str) -> int:
@@ -141,7 +192,7 @@ def inputs_of(entry: str) -> int:
 
 
 def one_logit(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if entry.endswith("1logit") or GOLDEN[entry]["source"] in ("psa", "camil", "sm-abmil"):
+    if entry.endswith("1logit") or GOLDEN[entry]["source"] in ("psa", "camil", "sm-abmil", "snuffy"):
         monkeypatch.setattr(MILModel, "logits_asked", 1, raising=False)
 
 
@@ -161,22 +212,37 @@ def model_by_formula(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> 
         names = place.removesuffix("^T").split("|")
         for own, part in zip(names, values.reshape(-1).chunk(len(names)), strict=True):
             own, _, number = own.partition("@")
+            if case.endswith("_plain") and ".gate." in own:  # nnMIL's gate, which this case does not use
+                continue
             start = int(number or 0) * part.numel()
             with torch.no_grad():
                 parameters[own].view(-1)[start : start + part.numel()] = part
             filled[own] = filled.get(own, 0) + part.numel()
     assert filled == {name: p.numel() for name, p in parameters.items()}
-    return model
+    return model.train() if case.endswith(("_masked", "_train")) else model
+
+
+def draw_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What training cases drew: 0, 1, 2, ... instead of random numbers, the columns (5 k) mod 32."""
+    in_order = lambda shape, like: torch.arange(shape[-1]).expand(*shape).to(like)  # noqa: E731
+    monkeypatch.setattr("dasmil.models.acmil.uniform", in_order)
+    monkeypatch.setattr("dasmil.models.nnmil.some", lambda n, count: 5 * torch.arange(count) % n)
 
 
 def run(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Output, Tensor, Tensor]:
     """The output, the gradient of the logit of class 1, and the features."""
     features, coords = bag(entry, case)
     features.requires_grad_()
+    draw_in_order(monkeypatch)
     output = model_by_formula(entry, case, monkeypatch)(features, coords)
     logit = output.logit.reshape(-1)
     (gradient,) = torch.autograd.grad(logit[min(1, len(logit) - 1)], features, retain_graph=True)
     return output, gradient, features
+
+
+NOT_THE_SCORES = {("acmil", "attention_raw"), ("aem", "attention_raw"), ("dsmil", "attention"), ("abmilx", "attention"),
+                  ("snuffy", "attention")}  # fmt: skip
+"""Attention of branches, heads or classes, of which the scores are a mean: tested with the model."""
 
 
 @pytest.mark.parametrize(("entry", "case"), CASES)
@@ -188,8 +254,8 @@ def test_output_and_gradient(entry: str, case: str, monkeypatch: pytest.MonkeyPa
         close(gradient.norm(), expected["grad_norm"])
         close(gradient[0, :4], expected["grad_first_row"])
         close(gradient[-1, :4], expected["grad_last_row"])
-    for name in ("attention_raw", "pool_attention"):
-        if name in expected:
+    for name in ("attention_raw", "pool_attention", "bag_attention", "attention", "attention_mean_over_chunks"):
+        if name in expected and (GOLDEN[entry]["source"], name) not in NOT_THE_SCORES:
             weights = torch.tensor(expected[name], dtype=torch.float64)
             weights = weights.softmax(-1) if name == "attention_raw" else weights
             if weights.ndim == 2:  # one row for each branch
@@ -252,6 +318,96 @@ def test_lengths_of_psa(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) 
     assert fresh.tolist() == pytest.approx(GOLDEN[entry]["init_lambda"], abs=1e-6)
 
 
+def of_source(source: str) -> list[tuple[str, str]]:
+    return [(entry, case) for entry, case in CASES if GOLDEN[entry]["source"] == source]
+
+
+def numbers(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+ONE = torch.tensor([1])
+
+
+@pytest.mark.parametrize(("entry", "case"), of_source("acmil"))
+def test_branches_of_acmil(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    output, _, features = run(entry, case, monkeypatch)
+    assert output.side_logits is not None
+    assert output.aux_loss is not None
+    close(output.side_logits, expected["branch_logits"])
+    close(output.aux_loss, expected["diversity_loss"])
+    sides = F.cross_entropy(output.side_logits, ONE.expand(5), reduction="sum")
+    close(F.cross_entropy(output.logit[None], ONE) + output.side_weight * sides + output.aux_loss,
+          expected["loss_label1"])  # fmt: skip
+    aggregator: Any = model_by_formula(entry, case, monkeypatch).aggregator
+    if "masked_instances" in expected:
+        shown = torch.ones(5, len(features), dtype=torch.bool)
+        shown.scatter_(1, torch.tensor(expected["masked_instances"]), False)
+        scores = hide_strongest(aggregator.attend(features, None)[1], 10, 0.6)
+        assert torch.equal(scores > float("-inf"), shown)
+    elif entry == "acmil-ga":
+        close(aggregator.attend(features, None)[1], expected["attention_raw"])
+    else:
+        close(aggregator.scores(aggregator.enter(features).relu(), None), expected["attention_raw"])
+        close(output.instance_scores, numbers(expected["attention_raw"]).softmax(-1).mean((0, 1)))
+
+
+@pytest.mark.parametrize(("entry", "case"), of_source("aem"))
+def test_entropy_of_aem(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    output, _, _ = run(entry, case, monkeypatch)
+    assert output.aux_loss is not None
+    close(output.aux_loss / 0.1, expected["negative_entropy"])
+    close(F.cross_entropy(output.logit[None], ONE) + output.aux_loss, expected["loss_label1_lambda0.1"])
+    scores = numbers(expected["attention_raw"]).softmax(-1)
+    close(output.instance_scores, scores if scores.ndim == 1 else scores.mean(0))
+
+
+@pytest.mark.parametrize(("entry", "case"), of_source("abmilx"))
+def test_heads_of_abmilx(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    features, _ = bag(entry, case)
+    aggregator: Any = model_by_formula(entry, case, monkeypatch).aggregator
+    close(aggregator.attend(features, None)[1], GOLDEN[entry]["cases"][case]["attention"])
+
+
+@pytest.mark.parametrize(("entry", "case"), [(e, c) for e, c in of_source("nnmil") if "_eval" in c])
+def test_windows_of_nnmil(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    model: Any = model_by_formula(entry, case, monkeypatch)
+    assert list(column_order(32)) == GOLDEN[entry]["permutation_of_the_columns_cpu_seed42"]
+    p = model.window_logits(*bag(entry, case)).softmax(-1)
+    assert len(p) == expected["chunks"]
+    close(p.var(0), expected["variance_of_probabilities"])
+    close(torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean(), expected["mutual_information"])
+
+
+@pytest.mark.parametrize(("entry", "case"), of_source("snuffy"))
+def test_two_streams_of_snuffy(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = GOLDEN[entry]["cases"][case]
+    output, _, features = run(entry, case, monkeypatch)
+    assert output.side_logits is not None
+    aggregator: Any = model_by_formula(entry, case, monkeypatch).aggregator
+    logits = aggregator.instances(features)
+    close(logits.squeeze(-1), expected["instance_logits"])
+    x, chosen = features, aggregator.chosen(logits)
+    for layer in aggregator.layers[:-1]:
+        x = layer(x, chosen)
+    weights, written = aggregator.layers[-1].attention.weights(x, chosen), numbers(expected["attention"])
+    close(weights.transpose(0, 1).sort(-1).values, written.sort(-1).values)
+    loss = [F.binary_cross_entropy_with_logits(z, torch.ones_like(z)) for z in (output.logit[None], output.side_logits)]
+    close(output.bag_weight * loss[0] + output.side_weight * loss[1], expected["loss_label1"])
+    close((output.logit.sigmoid() + output.side_logits.sigmoid().squeeze()) / 2, expected["probability"])
+
+
+@pytest.mark.parametrize(("entry", "case"), of_source("feather"))
+def test_slide_features_of_feather(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    features, coords = bag(entry, case)
+    model = model_by_formula(entry, case, monkeypatch)
+    found = model.aggregator(features, coords, None, None).embedding
+    close(found[:8], GOLDEN[entry]["cases"][case]["slide_features_first8"])
+
+
 COUNTED = [(entry, key) for entry, found in GOLDEN.items() for key in found.get("counts", {})]
 
 
@@ -261,10 +417,13 @@ def test_parameter_counts(entry: str, key: str, monkeypatch: pytest.MonkeyPatch)
     given = GOLDEN[entry]
     name, options = options_of(entry, next(iter(given["cases"])))
     one_logit(entry, monkeypatch)
-    kept = ("value_layer", "alibi", "join", "pooling", "kernel", "representatives", "cross_mlp")
+    kept = ("value_layer", "alibi", "join", "pooling", "kernel", "representatives", "cross_mlp", "attention", "shared")
+    kept += ("norm", "mlp", "bias", "heads", "mixing", "window") if given["source"] in ("abmilx", "gabmil") else ()
     options = {k: v for k, v in options.items() if k in kept}
     if "mlp2048" in key:
         options["mlp"] = 2048
     size = int(key.removeprefix("in").split("_")[0])
     model = create_model(name, in_features=size, **options)
-    assert sum(p.numel() for p in model.parameters()) == given["counts"][key]
+    left_out = model.classifier if key.endswith("without_classifier") else torch.nn.Module()
+    found = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in left_out.parameters())
+    assert found == given["counts"][key]

@@ -38,6 +38,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "camil": {"heads": 2, "head_features": 4, "landmarks": 4, "local_features": 8, "hidden": 8},
     "wikg": {"features": 16, "neighbours": 3, "dropout": 0.0},
     "rrt-mil": {"features": 16, "heads": 2, "cross_heads": 2, "regions": 2, "hidden": 8, "kernel": 3, "dropout": 0.0},
+    "mean-mlp": {"hidden": 16, "pooling": "max-mean"},
+    "feather": {"features": 16, "hidden": 8, "dropout": 0.0},
+    "acmil": {"features": 16, "hidden": 8, "branches": 3, "masked": 3},
+    "aem": {"features": 16, "hidden": 8},
+    "nnmil": {"hidden": 5, "dropout": 0.0},
+    "abmilx": {"features": 16, "heads": 4, "dropout": 0.0},
+    "gabmil": {"features": 16, "hidden": 8, "mixing": "both", "tile": 20.0, "dropout": 0.0},
+    "snuffy": {"heads": 2, "chosen": 3, "dropout": 0.0},
 }  # fmt: skip
 
 
@@ -59,6 +67,7 @@ def test_the_registry_has_every_model_of_the_paper() -> None:
         "iset-transformer", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil", "sa-alibi", "sa-rope",
         "slide-transformer", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "ilra-mil",
         "transformer-mil", "stamp-vit", "long-mil", "psa-mil", "sm-abmil", "patch-gcn", "camil", "wikg", "rrt-mil",
+        "mean-mlp", "feather", "acmil", "aem", "nnmil", "abmilx", "gabmil", "snuffy",
     ]  # fmt: skip
     assert all(cls.name == name for name, cls in MODELS.items())
 

@@ -59,7 +59,7 @@ REFUSED = {
     "ragged": (([[1.0], [1.0, 2.0]], XY), {}, "features are list, expected numbers"),
     "complex": ((X.to(torch.complex64), XY), {}, "features are torch.complex64"),
     "sparse": ((X.to_sparse(), XY), {}, "expected a plain tensor"),
-    "meta": ((X, XY.to("meta")), {}, "coords are on meta, but this .* is on cpu"),
+    "meta": ((X, XY.to("meta")), {}, "coords are a meta tensor, which holds no numbers"),
     "no batch": ((X[None][:0], XY[None][:0]), {}, "the bag is empty"),
     "NaN": ((X, NAN), {}, "20 of 20 instances have NaN or infinite coordinates"),
     "mask of twos": ((X, XY), {"mask": torch.full((20,), 2)}, "mask holds values other than 0 and 1"),
@@ -196,6 +196,7 @@ with sizes_only():
         for option in cls.schema().values():
             for word in option.choices or (option.default,):
                 create_model(name, **{"in_features": 6, option.name: 6 if option.name == "in_features" else word})
+    create_model("das-mil", in_features=6, encoder="whitened")
 print("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -100,7 +100,7 @@ def test_without_the_kernel_the_result_is_the_same(monkeypatch: pytest.MonkeyPat
 
 @needs_kernel
 def test_the_bench_measures_ways_that_agree() -> None:
-    from dasmil.bench.convolution import measure
+    from benchmarks.convolution import measure
 
     figures = measure(runs=2, rounds=1)
     assert set(figures["seconds"]) == {"kernel", "grouped", "loop"}

@@ -409,7 +409,7 @@ def test_a_page_is_replaced_whole_or_not_at_all(binary: Path, monkeypatch: pytes
 def test_the_first_sentence_counts_the_epochs_that_were_trained():
     def run(*done: int) -> Any:
         seeds = [SimpleNamespace(history={"epoch": range(1, n + 1)}) for n in done]
-        return SimpleNamespace(config={"training": {"epochs": 50}}, all_seeds=seeds)
+        return SimpleNamespace(config={"training": {"epochs": 50}}, all_seeds=seeds, out_of_fold=False)
 
     assert epochs_text(run(50, 50)) == "50 epochs"
     assert epochs_text(run(8, 8)) == "8 of at most 50 epochs"

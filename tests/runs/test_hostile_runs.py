@@ -16,6 +16,7 @@ import dasmil
 from dasmil.errors import DasmilError, DataError
 from dasmil.report import write_report
 from dasmil.runs import Run, speakers
+from dasmil.study import shelf as shelves
 from dasmil.study.apply import evaluate_run, predict_run
 from dasmil.study.folds import write_fold_summary
 from dasmil.study.shelf import run_shelf
@@ -160,3 +161,14 @@ def test_a_status_a_curve_and_predictions_that_do_not_fit_are_one_message(
     seed.predictions_file.write_text("\n".join(line for line in lines if ",test," not in line) + "\n")
     with pytest.raises(DataError, match="seeds have predicted the split 'test'"):
         Run.read(run).decided("test")
+
+
+def test_the_viewer_reads_every_run_once(whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(shelves, "speakers", lambda path: read.append(path) or speakers(path))
+    shelf = run_shelf(whole["run"], [whole["folds"]], 1, None, None, lambda bag: None)
+    assert read == [whole["run"], whole["folds"]]
+    assert [voice.title for voice in shelf.voices][:2] == ["seed 0", "seed 1"]
+    assert {entry.voice for entry in shelf.entries} == {1}
+    with pytest.raises(DasmilError, match="has no seed 7: it has 0, 1"):
+        run_shelf(whole["run"], (), 7, None, None, lambda bag: None)

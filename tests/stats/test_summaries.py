@@ -6,10 +6,12 @@ import pytest
 from dasmil.errors import InputError
 from dasmil.stats import (
     FollowUp,
-    SurvivalPrediction,
+    brier_at,
     class_set,
     difference_of_sets,
     harrell,
+    integrated,
+    kaplan_meier_brier,
     mean_interval,
     mean_over_sets,
     numeric_scores,
@@ -18,7 +20,6 @@ from dasmil.stats import (
     summarise,
     summarise_set,
     summarise_targets,
-    survival_scores,
     survival_set,
 )
 
@@ -33,7 +34,7 @@ def follow_up(n=60, seed=0):
 def test_survival_summary_over_runs():
     follow, risk, rng = follow_up()
     risks = [risk, risk + rng.normal(0, 1, len(risk))]
-    found = summarise_set(survival_set(follow, [SurvivalPrediction(r) for r in risks], horizons=[0.5]), resamples=100)
+    found = summarise_set(survival_set(follow, risks, horizons=[0.5]), resamples=100)
     each = [harrell(follow, r)[0] for r in risks]
     assert [run["c_index"] for run in found["per_seed"]] == pytest.approx(each)
     assert found["mean"]["c_index"] == pytest.approx(np.mean(each))
@@ -51,7 +52,7 @@ def test_survival_interval_equals_explicit_resampling_of_patients():
     twice = np.repeat(np.arange(40), 2)
     risk = risk[twice] + rng.normal(0, 0.3, 80)
     follow, patients = follow[twice], [f"p{k}" for k in twice]
-    found = summarise_set(survival_set(follow, [SurvivalPrediction(risk)], patients), resamples=600)
+    found = summarise_set(survival_set(follow, [risk], patients), resamples=600)
     draws = []
     events = np.flatnonzero(follow.events[::2])
     others = np.flatnonzero(~follow.events[::2])
@@ -60,7 +61,7 @@ def test_survival_interval_equals_explicit_resampling_of_patients():
         rows = np.concatenate([2 * drawn, 2 * drawn + 1])
         draws.append(harrell(follow[rows], risk[rows])[0])
     assert found["interval"]["c_index"] == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=0.02)
-    alone = summarise_set(survival_set(follow, [SurvivalPrediction(risk)]), resamples=600)
+    alone = summarise_set(survival_set(follow, [risk]), resamples=600)
     assert np.ptp(alone["interval"]["c_index"]) < 0.85 * np.ptp(found["interval"]["c_index"])
     assert (found["n"], found["patients"], alone["patients"]) == (80, 40, 80)
 
@@ -68,26 +69,20 @@ def test_survival_interval_equals_explicit_resampling_of_patients():
 def test_curves_are_scored_against_kaplan_meier():
     follow, risk, _ = follow_up(n=400, seed=1)
     grid = np.linspace(0.1, 2, 40)
-    true = SurvivalPrediction(risk, np.exp(-np.exp(risk)[:, None] * grid), grid)
-    found = {name: v[0] for name, v in survival_scores(follow, true, horizons=[1.0], grid=grid).items()}
-    assert found["integrated_brier"] < 0.9 * found["integrated_brier_km"]
-    assert found["brier_skill"] == pytest.approx(1 - found["integrated_brier"] / found["integrated_brier_km"])
-    inverted = SurvivalPrediction(-risk, np.exp(-np.exp(-risk)[:, None] * grid), grid)
-    assert survival_scores(follow, inverted, grid=grid)["brier_skill"][0] < 0
-    assert true.survival_at([0.05, grid[3], 99])[:, [0, 2]] == pytest.approx(
-        np.stack([np.ones(400), true.survival[:, -1]], 1)
+    km = integrated(kaplan_meier_brier(follow, grid), grid)[0]
+    true, inverted = (
+        integrated(brier_at(follow, np.exp(-np.exp(r)[:, None] * grid), grid), grid)[0] for r in (risk, -risk)
     )
-    with pytest.raises(InputError, match="no survival curve"):
-        SurvivalPrediction(risk).survival_at(1.0)
+    assert true < 0.9 * km < km < inverted
 
 
 def test_few_events_have_no_interval():
     follow = FollowUp(np.arange(1.0, 21), np.arange(20) < 3)
-    found = summarise_set(survival_set(follow, [SurvivalPrediction(np.sin(np.arange(20)))]), resamples=50)
+    found = summarise_set(survival_set(follow, [np.sin(np.arange(20))]), resamples=50)
     assert np.isnan(found["interval"]["c_index"]).all()
     assert np.isfinite(found["mean"]["c_index"])
     perfect = FollowUp(np.arange(1.0, 21), np.ones(20))
-    found = summarise_set(survival_set(perfect, [SurvivalPrediction(-np.arange(20.0))]), resamples=50)
+    found = summarise_set(survival_set(perfect, [-np.arange(20.0)]), resamples=50)
     assert found["mean"]["c_index"] == 1
     assert np.isnan(found["interval"]["c_index"]).all()  # all draws agree: the bootstrap cannot tell how sure that is
 
@@ -113,8 +108,8 @@ def test_classes_have_the_figures_of_summarise():
 def test_mean_over_folds_leaves_out_folds_without_events():
     follow, risk, _ = follow_up()
     parts = [np.arange(0, 30), np.arange(30, 60)]
-    sets = [survival_set(follow[p], [SurvivalPrediction(risk[p])]) for p in parts]
-    nobody = survival_set(FollowUp(np.arange(1.0, 6), np.zeros(5)), [SurvivalPrediction(np.arange(5.0))])
+    sets = [survival_set(follow[p], [risk[p]]) for p in parts]
+    nobody = survival_set(FollowUp(np.arange(1.0, 6), np.zeros(5)), [np.arange(5.0)])
     found = mean_over_sets([*sets, nobody], resamples=200)
     assert found["mean"]["c_index"] == pytest.approx(np.mean([harrell(follow[p], risk[p])[0] for p in parts]))
     low, high = found["interval"]["c_index"]
@@ -127,7 +122,7 @@ def test_mean_over_folds_leaves_out_folds_without_events():
 def test_differences_are_paired():
     follow, risk, rng = follow_up(n=150)
     worse = risk + rng.normal(0, 0.5, 150)
-    sides = [survival_set(follow, [SurvivalPrediction(r)]) for r in (risk, worse)]
+    sides = [survival_set(follow, [r]) for r in (risk, worse)]
     found = difference_of_sets([(sides[0], sides[1])], "c_index", resamples=300)
     assert found["difference"] == pytest.approx(harrell(follow, risk)[0] - harrell(follow, worse)[0])
     single = summarise_set(sides[0], resamples=300)["interval"]["c_index"]
@@ -135,7 +130,7 @@ def test_differences_are_paired():
     same = difference_of_sets([(sides[0], sides[0])], "c_index", resamples=50)
     assert same["difference"] == 0
     with pytest.raises(InputError, match="compare like with like"):
-        difference_of_sets([(sides[0], survival_set(follow[::-1], [SurvivalPrediction(risk)]))], "c_index")
+        difference_of_sets([(sides[0], survival_set(follow[::-1], [risk]))], "c_index")
 
 
 def test_several_targets_and_their_macro_mean():

@@ -1,13 +1,16 @@
 """Tasks have no bootstrap of their own: their figures go through that of stats, with the same draws of patients."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from dasmil.stats import interval, resampled, summarise_set
+from dasmil.stats import choose_threshold, interval, probabilities, resampled, summarise, summarise_set
 from dasmil.tasks import (
     ClassTarget,
     NumberTarget,
     Told,
+    classification,
     mean_over_folds,
     multilabel,
     regression,
@@ -49,6 +52,31 @@ def test_the_mean_over_folds_draws_patients_within_each() -> None:
     assert found["interval"]["uno"] == pytest.approx(interval(np.nanmean(drawn, axis=0)), abs=1e-12)
     exact = [np.mean([t.figures(v, t.said(o), reference=v)["uno"][0] for o in out]) for t, v, out, _ in folds]
     assert found["mean"]["uno"] == pytest.approx(np.mean(exact))
+
+
+def flat(value: Any) -> list[float]:
+    """All numbers of nested records, in order."""
+    if isinstance(value, dict | list):
+        return [n for one in (value.values() if isinstance(value, dict) else value) for n in flat(one)]
+    return [value]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classification_has_the_figures_of_stats(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    labels, patients = np.arange(30) % classes, [f"p{i // 2}" for i in range(30)]
+    outputs = [rng.normal(size=(30, 1 if classes == 2 else classes)) for _ in range(2)]
+    values = labels[:, None].astype(float)
+    task = classification().fitted(values).decided(values, outputs)
+    p = [probabilities(out[:, 0] if classes == 2 else out, classes) for out in outputs]
+    cut = choose_threshold(labels, np.mean(p, axis=0)) if classes == 2 else 0.5
+    expected = summarise(labels, p, [cut, cut], patients=patients, ensemble_threshold=cut)
+    found = summarise_outputs(task, values, outputs, patients)
+    assert list(found) == list(expected)
+    for name in expected:
+        assert flat(found[name]) == pytest.approx(flat(expected[name]), nan_ok=True), name
+    if classes == 2:
+        assert cut != 0.5  # else the threshold would not be tested
 
 
 def test_of_three_patients_with_the_event_there_is_no_interval() -> None:

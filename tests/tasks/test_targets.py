@@ -11,6 +11,7 @@ from dasmil.tasks import (
     ClassTarget,
     NumberTarget,
     TimeTarget,
+    classification,
     multilabel,
     regression,
     resolve_task,
@@ -84,7 +85,7 @@ def test_a_task_is_read_back_from_its_record() -> None:
         multilabel([ClassTarget("er", ("a", "b")), NumberTarget("k")]),
     ):
         assert task_from(task.record()) == task
-    assert task_from(None) is None
+    assert task_from(None, ("a", "b", "c")) == classification(["a", "b", "c"])
 
 
 def test_the_summary_has_intervals_over_patients_and_the_mean_of_what_runs_say() -> None:

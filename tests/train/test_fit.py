@@ -8,7 +8,7 @@ import torch
 from toy import toy_bags
 
 import dasmil
-from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.errors import DasmilError, InputError
 from dasmil.nn.neighbours import pairs_within
 from dasmil.stats import score
 from dasmil.train import RunSpec
@@ -329,7 +329,7 @@ def test_models_that_count_in_tiles_get_the_size_of_a_tile():
     assert given.distance_scale == 700.0
 
 
-def test_only_models_that_need_distances_ask_for_instances_that_lie_apart():
+def test_a_given_length_stays_where_no_instances_lie_apart():
     here = [Bag(b.features, torch.zeros_like(b.coords), b.unit, b.bag_id, label=b.label) for b in toy_bags(4)]
     for name in ("transmil", "sa-axial", "sa-fourier"):
         model = dasmil.fit(name, here, epochs=1)[0].model
@@ -337,9 +337,7 @@ def test_only_models_that_need_distances_ask_for_instances_that_lie_apart():
     scaled = {"epochs": 1, "model_options": {"distance_scale": 7.0}}
     assert dasmil.fit("disc-rel-sa", here, **scaled)[0].model.distance_scale == 7.0
     assert dasmil.fit("das-mil", here, **scaled, distance_init="model", restarts=0)[0].model.distance_scale == 7.0
-    for arguments in ({"model_name": "disc-rel-sa", "epochs": 1}, {"model_name": "das-mil", **scaled}):
-        with pytest.raises(DataError, match="no two instances of a bag lie apart"):
-            dasmil.fit(train_bags=here, **arguments)
+    assert dasmil.fit("das-mil", here, **scaled)[0].model.distance_scale == 7.0
 
 
 def test_theta_and_beta_have_their_own_step_and_no_decay():

@@ -8,9 +8,10 @@ import torch
 
 import dasmil
 from dasmil.stats import auroc
+from dasmil.tasks.classes import chance_of
 from dasmil.train.factory import ON_ALL
 from dasmil.train.feed import Feed
-from dasmil.train.held_out import Judge, chance_of
+from dasmil.train.held_out import Judge
 from dasmil.train.starts import Evidence, SimpleStarts, Start
 from tests.baselines.rare_pairs import many_near, rare_pairs
 from tests.baselines.shares import shares

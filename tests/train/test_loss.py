@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from label_loss import LabelLoss
 from torch.nn import functional as F
 
-from dasmil.train.loss import BagLoss
 from dasmil.types import Output
 
 
-def bag_loss(classes: int) -> BagLoss:
-    return BagLoss.of(np.arange(2 * classes) % classes, classes, balance=True, device=torch.device("cpu"))
+def bag_loss(classes: int) -> LabelLoss:
+    return LabelLoss(np.arange(2 * classes) % classes)
 
 
 def test_the_loss_of_the_label_is_added() -> None:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from label_loss import LabelLoss
 from toy import toy_bags
 
 from dasmil.errors import DataError
 from dasmil.models import create_model
-from dasmil.train.loss import BagLoss
 from dasmil.train.replicas import Replicas
 from dasmil.types import Output
 
@@ -80,8 +80,8 @@ def test_a_checkpoint_of_another_size_is_refused():
 
 def test_two_class_loss_has_the_positive_weight_of_the_paper():
     labels = np.array([0, 0, 0, 1])
-    loss = BagLoss.of(labels, 2, True, CPU)
-    assert loss.class_weights.tolist() == [1.0, 3.0]
+    loss = LabelLoss(labels)
+    assert loss.weights.tolist() == [1.0, 3.0]
     logit = torch.tensor([0.3, -0.7])
     expected = torch.nn.functional.binary_cross_entropy_with_logits(
         logit, torch.tensor([0.0, 1.0]), pos_weight=torch.tensor(3.0), reduction="none"
@@ -94,22 +94,22 @@ def test_two_class_loss_has_the_positive_weight_of_the_paper():
     sides = [loss(Output(side[:, k]), torch.tensor([0, 1])) for k in range(2)]
     torch.testing.assert_close(deep, expected + sides[0] + sides[1])
     guesses = [loss(Output(torch.full((4,), z)), torch.from_numpy(labels)).mean() for z in np.linspace(-3, 3, 601)]
-    assert loss.constant_guess == pytest.approx(float(min(guesses)), abs=1e-6)
+    assert loss.loss.constant_guess == pytest.approx(float(min(guesses)), abs=1e-6)
 
 
 def test_multi_class_loss_weighs_classes_inversely():
     labels = np.array([0, 0, 0, 1, 1, 2])
-    loss = BagLoss.of(labels, 3, True, CPU)
-    assert loss.class_weights.tolist() == pytest.approx([6 / 9, 1.0, 2.0])
+    loss = LabelLoss(labels)
+    assert loss.weights.tolist() == pytest.approx([6 / 9, 1.0, 2.0])
     logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     found = loss(Output(logits), torch.from_numpy(labels)).mean()
     log_p = logits.log_softmax(1)[torch.arange(6), torch.from_numpy(labels)]
-    assert found == pytest.approx(float(-(log_p * loss.class_weights[labels]).mean()))
+    assert found == pytest.approx(float(-(log_p * loss.weights[labels]).mean()))
     assert loss(Output(logits[2]), torch.tensor(0)) == pytest.approx(float(-log_p[2] * 6 / 9))
-    assert loss.constant_guess == pytest.approx(np.log(3))
+    assert loss.loss.constant_guess == pytest.approx(np.log(3))
 
 
 @pytest.mark.parametrize(("labels", "missing"), [([0, 0], "no positive bag"), ([1, 1], "no negative bag")])
 def test_one_class_alone_cannot_be_learned(labels, missing):
     with pytest.raises(DataError, match=missing):
-        BagLoss.of(np.array(labels), 2, True, CPU)
+        LabelLoss(labels)

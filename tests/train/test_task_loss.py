@@ -11,13 +11,17 @@ import torch
 from scipy.special import expit
 
 from dasmil.tasks import ClassTarget, NumberTarget, Task, multilabel, regression, survival
+from dasmil.tasks.cox import RiskSet
 from dasmil.train import fit
-from dasmil.train.cox import RiskSet
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.task_loss import TaskLoss
+from dasmil.train.loss import Loss
 from dasmil.types import Bag, Output
 
 CPU = torch.device("cpu")
+
+
+def loss_of(of: Facts, *, balance: bool = True) -> Loss:
+    return Loss(of.task, of.targets, balance=balance)
 
 
 def facts(task: Task, values: np.ndarray) -> Facts:
@@ -29,7 +33,7 @@ def facts(task: Task, values: np.ndarray) -> Facts:
     return replace(found, task=task.fitted(found.targets))
 
 
-def steps(loss: TaskLoss, of: Facts, said: torch.Tensor, side: torch.Tensor | None = None) -> torch.Tensor:
+def steps(loss: Loss, of: Facts, said: torch.Tensor, side: torch.Tensor | None = None) -> torch.Tensor:
     """The loss of every bag, seen one after the other by one run, from outputs [bags, outputs]."""
     lesson = loss.lesson(of, lambda: said.detach().numpy()[None], CPU)
     found = []
@@ -67,15 +71,15 @@ def test_hazards_have_the_likelihood_of_censored_times() -> None:
         0.0,  # censored in its first half: says nothing
         -math.log(1 - first) - math.log(1 - second),
     ]
-    np.testing.assert_allclose(steps(TaskLoss(of, True), of, said).numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(steps(loss_of(of), of, said).numpy(), expected, rtol=1e-5)
 
 
 def test_a_constant_guess_of_hazards_is_the_best_one() -> None:
     rng = np.random.default_rng(1)
     values = np.stack([rng.exponential(5, 40), rng.integers(0, 2, 40)], axis=1).astype(float)
     of = facts(survival(bins=3), values)
-    loss = TaskLoss(of, True)
-    best = loss.parts[0].pooled  # type: ignore[union-attr]
+    loss = loss_of(of)
+    best = loss.parts[0].start  # type: ignore[union-attr]
     guesses = torch.stack([best, best + torch.tensor([0.1, 0, 0]), best - 0.1])
     found = [loss.of_set(np.tile(guess.numpy(), (1, 40, 1)), of)[0] for guess in guesses]
     assert found[0] == pytest.approx(loss.constant_guess)
@@ -94,7 +98,7 @@ def test_cox_one_bag_a_step_has_the_gradient_of_all_bags_at_once(ties: bool) -> 
     whole = torch.autograd.grad(efron(times, events, features @ weights), weights)[0]
     of = facts(survival(method="cox"), np.stack([times, events], axis=1))
     risk = features @ weights
-    losses = steps(TaskLoss(of, True), of, risk[:, None])
+    losses = steps(loss_of(of), of, risk[:, None])
     one_by_one = torch.autograd.grad(losses.mean(), weights)[0]
     torch.testing.assert_close(one_by_one, whole, rtol=1e-4, atol=1e-6)
     equal = float(efron(times, events, torch.zeros(n)))
@@ -119,17 +123,17 @@ def test_numbers_are_compared_in_standard_deviations() -> None:
     squared, huber = (facts(regression("x", loss=kind), values) for kind in ("squared", "huber"))
     said = torch.zeros(4, 1, dtype=torch.float64)
     z = (values[:, 0] - 3) / sd
-    np.testing.assert_allclose(steps(TaskLoss(squared, True), squared, said).numpy(), z**2, rtol=1e-6)
+    np.testing.assert_allclose(steps(loss_of(squared), squared, said).numpy(), z**2, rtol=1e-6)
     expected = np.where(np.abs(z) < 1, z**2, 2 * np.abs(z) - 1)
-    np.testing.assert_allclose(steps(TaskLoss(huber, True), huber, said).numpy(), expected, rtol=1e-6)
-    assert TaskLoss(squared, True).constant_guess == pytest.approx(1.0)
+    np.testing.assert_allclose(steps(loss_of(huber), huber, said).numpy(), expected, rtol=1e-6)
+    assert loss_of(squared).constant_guess == pytest.approx(1.0)
 
 
 def test_several_targets_count_alike_and_a_missing_one_has_no_gradient() -> None:
     task = multilabel([ClassTarget("er", ("neg", "pos")), NumberTarget("k", loss="squared")])
     values = np.array([[0.0, 1.0], [1.0, 3.0], [np.nan, 5.0], [1.0, np.nan]])
     of = facts(task, values)
-    loss = TaskLoss(of, balance=False)
+    loss = loss_of(of, balance=False)
     said = torch.zeros(4, 2, dtype=torch.float64, requires_grad=True)
     losses = steps(loss, of, said)
     sd = values[:3, 1].std()
@@ -148,14 +152,14 @@ def test_side_logits_have_a_loss_of_their_own() -> None:
     of = facts(regression("x", loss="squared"), values)
     said, side = torch.zeros(3, 1), torch.ones(3, 2)
     z = (values[:, 0] - 2) / values.std()
-    found = steps(TaskLoss(of, True), of, said, side)
+    found = steps(loss_of(of), of, said, side)
     np.testing.assert_allclose(found.numpy(), z**2 + 2 * (1 - z) ** 2, rtol=1e-5)
 
 
 def test_blind_guesses_reach_a_concordance_as_often_as_is_said() -> None:
     rng = np.random.default_rng(3)
     of = facts(regression("x"), rng.normal(size=(30, 1)))
-    loss = TaskLoss(of, True)
+    loss = loss_of(of)
     guesses = [loss.metric(of, rng.normal(size=(30, 1)), "concordance") for _ in range(400)]
     level = float(np.quantile(guesses, 0.9))
     assert loss.chance(of, level, 1) == pytest.approx(0.1, abs=0.05)
@@ -173,4 +177,4 @@ def test_hazards_begin_at_those_of_all_training_bags() -> None:
     ]
     run = fit("mean-pool", bags, task=survival(bins=2), epochs=1, lr=1e-9, simple_starts=0, progress=False)[0]
     bias = run.model.classifier.bias  # type: ignore[union-attr]
-    np.testing.assert_allclose(bias.detach().numpy(), TaskLoss(of, True).constant, atol=1e-5)  # type: ignore
+    np.testing.assert_allclose(bias.detach().numpy(), loss_of(of).constant, atol=1e-5)  # type: ignore

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from dasmil.bench import viewer
+from benchmarks import viewer
 
 
 def test_without_a_browser_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,9 @@ import torch
 from playwright.sync_api import Page
 
 from dasmil.attribution.contributions import both_ways
+from dasmil.attribution.scale import colour_scale
 from dasmil.models import create_model
+from dasmil.report.explanation.heatmap import colours_of
 from dasmil.types import Bag
 from dasmil.viewer.shelf import Entry, Picture, Shelf, Voice
 
@@ -76,7 +78,9 @@ def test_the_colours_of_a_signed_score_do_not_flip_without_negative_values(page:
     low, zero, high = page.locator("#bar-labels span").all_inner_texts()
     assert zero == "0"
     assert low == high.replace("+", "−")
-    assert page.evaluate("[...document.querySelector('#bar').getContext('2d').getImageData(80, 5, 1, 1).data][0]") > 235
+    assert (
+        page.evaluate("[...document.querySelector('#bar').getContext('2d').getImageData(80, 31, 1, 1).data][0]") > 235
+    )
 
 
 def test_an_instance_shows_who_looks_at_it_and_what_that_gave(page: Page, two_seeds: Viewer) -> None:
@@ -143,7 +147,7 @@ def test_two_seeds_stand_side_by_side_on_one_scale(page: Page, two_seeds: Viewer
     assert page.inner_text("#first-caption").startswith("seed 0; this bag was in its test set: probability")
     assert f"{other.probability:.2f}" in page.inner_text("#second-caption")
     assert "it was trained on this bag" in page.inner_text("#second-caption")
-    high = max(float(np.percentile(np.abs(e.explanation.contributions.numpy()), 99.5)) for e in (first, other))
+    high = max(float(np.abs(e.explanation.contributions.numpy()).max()) for e in (first, other))
     shown = page.locator("#bar-labels span").nth(2).inner_text()
     assert float(shown) == pytest.approx(high, rel=0.01)
     page.wait_for_timeout(600)
@@ -157,6 +161,31 @@ def test_two_seeds_stand_side_by_side_on_one_scale(page: Page, two_seeds: Viewer
         return [v.getZoom(), v.getCenter().x, v.getCenter().y]; })""")
     np.testing.assert_allclose(zooms[0], zooms[1], rtol=1e-3)
     assert "beside=1" in page.url
+
+
+def test_the_range_of_colours_is_chosen_and_what_it_clips_is_stated(page: Page, two_seeds: Viewer) -> None:
+    opened(page, two_seeds)
+    sizes = np.abs(two_seeds.shelf.explanation(0).contributions.double().numpy())
+    assert "beyond the range" not in page.inner_text("#bar-title")
+    page.locator("#range").fill("50")
+    wait_until(page, "document.getElementById('bar-title').textContent.includes('beyond the range')")
+    shown = float(page.locator("#bar-labels span").nth(2).inner_text())
+    assert shown == pytest.approx(sizes.max() / 2, rel=0.01)
+    assert f"{(sizes > sizes.max() / 2).sum()} of 600 values beyond the range" in page.inner_text("#bar-title")
+    assert "range=50" in page.url
+
+
+def test_a_logarithmic_scale_is_the_same_in_the_page_and_in_python(page: Page, two_seeds: Viewer) -> None:
+    opened(page, two_seeds)
+    values = np.append(np.linspace(-0.01, 0.01, 400), [5.0, 0.3, -1.0])
+    scale = colour_scale("contribution", values)
+    places = page.evaluate(
+        """async ([values, info]) => { const { makeScale } = await import('/static/colour.js');
+        const scale = makeScale(Float32Array.from(values), info, { tints: [], palette: [] }, false);
+        return values.map(scale.place); }""",
+        [values.tolist(), {"low": scale.low, "high": scale.high, "signed": True, "linear": scale.linear}],
+    )
+    np.testing.assert_allclose(places, scale.place(values), atol=1e-9)
 
 
 def test_the_ruler_measures_in_micrometres(page: Page, two_seeds: Viewer) -> None:
@@ -210,6 +239,7 @@ def test_csv_and_geojson_are_saved_from_the_page(page: Page, two_seeds: Viewer, 
     assert float(rows[4]["contribution"]) == pytest.approx(float(expected[4]), rel=1e-6)
     features = json.loads((tmp_path / "slide-1-instances.geojson").read_text())["features"]
     assert len(features) == 600
+    assert features[4]["properties"]["color"] == colours_of("contribution", expected.double().numpy())[4].tolist()
     assert features[4]["properties"]["classification"]["name"] == "tumour"
 
 

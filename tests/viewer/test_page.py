@@ -214,7 +214,7 @@ def test_colours_on_a_plain_ground_are_those_of_the_legend(page: Page, plain: Vi
     bar = page.locator("#bar").bounding_box()
     assert bar is not None
     shown = pixels(page, str(tmp_path / "opaque.png"))
-    assert shown[round(bar["y"]) + 5, round(bar["x"])].tolist() == against, "the legend"
+    assert shown[round(bar["y"] + bar["height"]) - 5, round(bar["x"])].tolist() == against, "the legend"
     column, row = map(round, page.evaluate(PLACE_ON_GROUND, [777 % 40, 777 // 40]))
     assert shown[row, column].tolist() == against, "the map"
     assert "opacity" not in page.url, "not chosen"

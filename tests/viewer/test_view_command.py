@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -56,11 +57,18 @@ def test_bags_with_and_without_their_slides(folder: Path) -> None:
         assert process.stdout is not None
         lines = process.stdout.readline() + process.stdout.readline()
         assert lines.startswith("3 bags.")
-        found = re.search(r"http://127\.0\.0\.1:\d+/", lines)
+        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", lines)
         assert found is not None
 
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        opened = browser.open(found.group())
+        address = opened.geturl()  # the token is in a cookie now
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(address)
+
         def ask(path: str) -> dict:
-            return json.load(urllib.request.urlopen(found.group() + path))
+            return json.load(browser.open(address + path))
 
         assert [bag["id"] for bag in ask("api/bags")["bags"]] == ["a", "b", "c"]
         shown = ask("api/bag/0")

@@ -20,6 +20,7 @@ from dasmil.engine import EngineOptions
 from dasmil.engine.locks import HOST, file_lock
 from dasmil.engine.progress import duration
 from dasmil.errors import DataError, InputError
+from dasmil.wsi import batch, slide_units
 from dasmil.wsi.batch import extract, find_slides, read_mpp_table
 from dasmil.wsi.config import ExtractConfig, RunOptions, TissueConfig
 
@@ -297,6 +298,27 @@ def test_time_left_learns_from_the_slides_that_were_worked_on(tmp_path):
     assert left.seconds(slides[2], 0.0, 1.0) == pytest.approx(60.0)
     assert left.seconds(slides[2], 0.5, 1.0) == pytest.approx(50.0)
     assert [duration(s) for s in (None, 20, 600, 9000)] == ["?", "20 s", "10 min", "2.5 h"]
+
+
+def test_patches_keep_their_size_in_workers(folder):
+    """A worker made the encoder that keeps pixels without --tile-px, and then refused its own tiles."""
+    config = ExtractConfig(encoder="none", stain="none", tile_um=128, tile_px=32, tissue=FLAT)
+    slide, bags, note = (str(folder / name) for name in ("slides/a.tif", "bags", "result.json"))
+    slide_units.extract_unit(slide, bags, slide_units._plain(config), vars(RunOptions()), None, note)
+    assert json.loads(Path(note).read_text())["status"] == "done"
+    assert read_bag(folder / "bags" / "a.h5").features.shape[1:] == (3, 32, 32)
+    assert read_bag_info(folder / "bags" / "a.h5").metadata["tile_px"] == 32
+
+
+def test_slides_are_searched_and_described_once(folder, monkeypatch):
+    searched, described = [], []
+    search, describe = batch.find_slides, ExtractConfig.described
+    monkeypatch.setattr(batch, "find_slides", lambda slides: searched.append(1) or search(slides))
+    monkeypatch.setattr(ExtractConfig, "described", lambda *given: described.append(1) or describe(*given))
+    assert (
+        run("extract", folder / "slides", "-o", folder / "bags", "--encoder", "null", "--no-qc", "--tile-um", 128) == 0
+    )
+    assert (len(searched), len(described)) == (1, 3 + 1)  # every slide, and the summary
 
 
 def test_force_makes_all_again(folder, tmp_path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dasmil.bench.extract import _measure_pipeline, _measure_stain, make_slide
+from benchmarks.extract import _measure_pipeline, _measure_stain, make_slide
 from dasmil.wsi.config import TissueConfig
 from dasmil.wsi.reader import Slide
 from dasmil.wsi.tissue import find_tissue

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dasmil.data.cohort import to_bag
 from dasmil.data.formats import read_features
+from dasmil.data.source import to_bag
 from dasmil.data.store import read_bag, read_bag_info
 from dasmil.engine.locks import file_lock
 from dasmil.errors import InputError
@@ -142,6 +142,10 @@ CHANGES = {
     "dtype": "float32",
     "format": "clam",
     "tissue": TissueConfig(fraction=0.3),
+    "roi": "a.geojson",
+    "roi_class": "Tumor",
+    "exclude": "a.geojson",
+    "exclude_class": "Tumor",
 }
 
 

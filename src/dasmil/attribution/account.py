@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from dasmil.attribution.combined import added
 from dasmil.attribution.contributions import LayerSplit, place, pooling_weights, split_layer
 from dasmil.attribution.deciding import DecidingRows, Partner, Sides
 from dasmil.attribution.gradients import integrated_gradients, target_logit
@@ -16,6 +17,7 @@ from dasmil.attribution.layers import PlainPooling, Stack, WeightedPooling, read
 from dasmil.attribution.rows import PairAttention
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.base import MILModel
+from dasmil.models.combined import ModelSum
 from dasmil.types import Bag, Explanation, Pair, PairSum
 
 METHODS = ("auto", "exact", "integrated-gradients")
@@ -35,8 +37,14 @@ class Account:
         self.features = bag.features.to(parameter)
         self.coords = bag.coords.to(parameter)
         self.section = None if bag.section is None else bag.section.to(parameter.device)
-        with torch.no_grad():
-            self.structure = read_structure(model, self.features, self.coords, self.section)
+        self.members: list[tuple[float, Account]] = []
+        if isinstance(model, ModelSum):
+            self.members = [(weight, Account(member, bag)) for weight, member in model.members]
+            stacks = [own.structure for _, own in self.members if isinstance(own.structure, Stack)]
+            self.structure = stacks[0] if stacks else None  # what an instance attends to: of the first that has pairs
+        else:
+            with torch.no_grad():
+                self.structure = read_structure(model, self.features, self.coords, self.section)
         self.deciding: DecidingRows | None = None
 
     def explain(
@@ -47,6 +55,8 @@ class Account:
             raise unknown_name("method", method, METHODS)
         if top < 0:
             raise InputError(f"top is {top}, expected how many pairs to list: 0 or more")
+        if isinstance(self.model, ModelSum):
+            return self._combined(self.model, method, target, top, attention)
         structure = self.structure
         if method == "exact" and structure is None:
             raise InputError(
@@ -63,10 +73,29 @@ class Account:
             scores["attention"] = received
         return replace(explanation, scores=scores)
 
+    def _combined(
+        self, model: ModelSum, method: str, target: int | None, top: int, attention: bool | None
+    ) -> Explanation:
+        """The weighted sum of the members' accounts of the same target."""
+        logits = self.logits()
+        target = self._target(logits, target)
+        parts = [
+            (weight, own.explain(method=method, target=target, top=top, attention=attention))
+            for weight, own in self.members
+        ]
+        single = model.n_logits == 1
+        sign = 1.0 if not single or target == 1 else -1.0
+        like = Explanation(
+            bag_id=self.bag.bag_id, unit=self.bag.unit, method="exact", target=target,
+            logit=float(target_logit(logits, target, model.n_logits)), bias=0.0, residual=0.0,
+            contributions=torch.zeros_like(self.coords[:, 0]),
+        )  # fmt: skip
+        return added(parts, like, sign * float(model.bias[0 if single else target].detach()), top)
+
     def logits(self) -> Tensor:
         """What the model says about the bag: one logit for each class, a single one for two."""
         with torch.no_grad():
-            if self.structure is None:
+            if self.structure is None or self.members:
                 return self.model(self.features, self.coords, section=self.section).logit
             return self.model.classifier(self.structure.pooled())
 
@@ -90,6 +119,8 @@ class Account:
         pairs: tuple[Pair, ...] = ()
         if isinstance(structure, Stack):
             groups = groupings(self.bag, self.coords, self.section)
+            if not any(layer.uses_distance for layer in structure.layers):
+                groups.pop("distance", None)
             contributions, distance, taken, share, last = self._split_stack(structure, w, top, list(groups.values()))
             pairs = last.pairs
             sums = {name: g.sums(total) for (name, g), total in zip(groups.items(), last.grouped, strict=True)}
@@ -128,12 +159,12 @@ class Account:
         """Contributions, their distance part and what was taken [n], distance share, and the split of the last layer.
 
         The weights go down layer by layer: the features part of a layer belongs to the values of the layer below. What
-        is left are pairs: the distance parts of all layers and the features part of the first, each with two ends.
+        is left are pairs: the embedding parts of all layers and the features part of the first, each with two ends.
         """
         winners = stack.output().argmax(0) if stack.pooling == "max" else None
         weights = pooling_weights(stack.output(), w, stack.pooling)
-        distance, taken = torch.zeros_like(self.coords[:, 0]), torch.zeros_like(self.coords[:, 0])
-        absolute_distance = 0.0
+        distance, constant, taken = (torch.zeros_like(self.coords[:, 0]) for _ in range(3))
+        absolute_distance = absolute_constant = 0.0
         last = split = None
         for number in reversed(range(len(stack.layers))):
             attention = stack.layers[number]
@@ -145,15 +176,17 @@ class Account:
             if last is None:
                 last = split
                 self.deciding = DecidingRows(winners, split.rows, by_head)
-            distance, taken = distance + split.distance_both, taken + split.distance
+            distance, constant = distance + split.distance_both, constant + split.constant_both
+            taken = taken + split.distance + split.constant
             absolute_distance += split.absolute_distance
+            absolute_constant += split.absolute_constant
             if split.below is not None:
                 weights = split.below.transpose(0, 1).flatten(1) @ stack.value_weights[number]
         assert split is not None
         assert last is not None
-        total = split.absolute_features + absolute_distance
+        total = split.absolute_features + absolute_distance + absolute_constant
         share = absolute_distance / total if total else 0.0
-        return split.features_both + distance, distance, taken + split.features, share, last
+        return split.features_both + distance + constant, distance, taken + split.features, share, last
 
     def _integrate(self, target: int | None) -> Explanation:
         with torch.no_grad():

@@ -25,8 +25,9 @@ from dasmil.types import Pair
 class LayerSplit:
     """sum_{h,i,f} weight_hif z_hif of one attention layer, split over the instances j that the rows look at.
 
-    features, distance: [n], what came from v_j and from bV_ij, all of it to the instance j that was looked at;
-    features_both, distance_both: [n], the same, half to each of the two ends i and j; strength, support: [n], half of
+    features, distance, constant: [n], what came from v_j and from bV_ij, all of it to the instance j that was looked
+    at; bV_ij counts as distance where it depends on the distance, and as constant in a head whose phi is flat;
+    features_both, ...: [n], the same, half to each of the two ends i and j; strength, support: [n], half of
     each pair contribution to each end: its absolute value, or only where it is positive;
     given: [n], the attention that the rows gave, mean over the rows; absolute_*: sums over pairs; below: [h, n, o], the
     weights of the values v_j (for the layer below), if asked for; rows: of each head, which rows were computed and
@@ -35,13 +36,16 @@ class LayerSplit:
 
     features: Tensor
     distance: Tensor
+    constant: Tensor
     features_both: Tensor
     distance_both: Tensor
+    constant_both: Tensor
     strength: Tensor
     support: Tensor
     given: Tensor
     absolute_features: float
     absolute_distance: float
+    absolute_constant: float
     pairs: tuple[Pair, ...]
     below: Tensor | None
     rows: tuple[tuple[Tensor, Tensor], ...]
@@ -70,29 +74,31 @@ def split_layer(
 ) -> LayerSplit:
     """Split the weighted sum of a layer's outputs, weights [h, n, o]; rows without weight are never computed."""
     like = attention.value
-    features, distance, strength, support, given = (like.new_zeros(attention.n) for _ in range(5))
-    features_both, distance_both = torch.zeros_like(features), torch.zeros_like(features)
+    features, distance, constant, strength, support, given = (like.new_zeros(attention.n) for _ in range(6))
+    features_both, distance_both, constant_both = (torch.zeros_like(features) for _ in range(3))
     down = torch.zeros_like(like) if below else None
-    absolute_features = absolute_distance = 0.0
+    absolute_features, absolute = 0.0, {"distance": 0.0, "constant": 0.0}
     pairs: list[Pair] = []
     computed: list[tuple[Tensor, Tensor]] = []
     grouped = tuple(like.new_zeros(grouping.shape, dtype=torch.float64) for grouping in groupings)
     for head in range(attention.heads):
         index = weights[head].ne(0).any(-1).nonzero()[:, 0]
         norms = [like.new_zeros(0)]
+        flat = attention.flat[head]
+        embedded, embedded_both = (constant, constant_both) if flat else (distance, distance_both)
         for rows in attention.blocks(head, index):
             norms.append(rows.norm)
             g = weights[head, rows.index]
-            by_features, by_distance = _parts(attention, rows, g)
-            pair = by_features + by_distance
+            by_features, by_embedding = _parts(attention, rows, g)
+            pair = by_features + by_embedding
             features += by_features.sum(0)
-            distance += by_distance.sum(0)
+            embedded += by_embedding.sum(0)
             given += rows.weights.sum(0)
             absolute_features += float(by_features.abs().sum())
-            absolute_distance += float(by_distance.abs().sum())
+            absolute["constant" if flat else "distance"] += float(by_embedding.abs().sum())
             for score, whole in (
                 (features_both, by_features),
-                (distance_both, by_distance),
+                (embedded_both, by_embedding),
                 (strength, pair.abs()),
                 (support, pair.clamp(min=0)),
             ):
@@ -103,18 +109,22 @@ def split_layer(
             for total, grouping in zip(grouped, groupings, strict=True):
                 grouping.add(total, rows, pair)
             if top:
-                pairs = _strongest(pairs + _pairs(attention, rows, pair, by_distance, top), top)
+                of_distance = torch.zeros_like(pair) if flat else by_embedding
+                pairs = _strongest(pairs + _pairs(attention, rows, pair, of_distance, top), top)
         computed.append((index, torch.cat(norms)))
     return LayerSplit(
         features=features,
         distance=distance,
+        constant=constant,
         features_both=features_both,
         distance_both=distance_both,
+        constant_both=constant_both,
         strength=strength,
         support=support,
         given=given / max(sum(len(index) for index, _ in computed), 1),
         absolute_features=absolute_features,
-        absolute_distance=absolute_distance,
+        absolute_distance=absolute["distance"],
+        absolute_constant=absolute["constant"],
         pairs=tuple(pairs),
         below=down,
         rows=tuple(computed),
@@ -123,7 +133,7 @@ def split_layer(
 
 
 def _parts(attention: PairAttention, rows: Rows, g: Tensor) -> tuple[Tensor, Tensor]:
-    """What every pair of these rows contributes: by features, and by distance alone."""
+    """What every pair of these rows contributes: by features, and by the embedding of the values."""
     by_features = rows.weights * (g @ attention.value[rows.head].T)
     if rows.mix is None or attention.value_embed is None:
         return by_features, torch.zeros_like(by_features)
@@ -150,7 +160,7 @@ def _pairs(attention: PairAttention, rows: Rows, pair: Tensor, by_distance: Tens
 
 
 def place(attention: PairAttention, rows: Rows, r: int, j: int, column: int | None = None) -> dict[str, float | None]:
-    """Distance of a pair and phi at that distance; pairs across sections have neither.
+    """Distance of a pair and phi at that distance; pairs across sections have neither, nor a flat phi a value.
 
     column: where instance j stands in the rows, if they hold only some columns.
     """
@@ -158,7 +168,7 @@ def place(attention: PairAttention, rows: Rows, r: int, j: int, column: int | No
     if attention.section is not None and (attention.section[i] != attention.section[j] or attention.section[i] < 0):
         return {"distance": None, "phi": None}
     phi = rows.mix.phi if rows.mix is not None else None
-    if phi is None or (i == j and not attention.self_pair):
+    if phi is None or attention.flat[rows.head] or (i == j and not attention.self_pair):
         return {"distance": float(rows.distance[r, c]), "phi": None}
     return {"distance": float(rows.distance[r, c]), "phi": float(phi[r, c])}
 

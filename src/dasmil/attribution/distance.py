@@ -96,9 +96,11 @@ def told_distances(biases: Sequence[Mapping[str, Any]], options: Mapping[str, An
 
 def _heads(rows: Sequence[Mapping[str, Any]]) -> str:
     heads = len({row["head"] for row in rows})
-    return f", from head to head and seed to seed ({len(rows)} in all)" if len(rows) > heads > 1 else (
-        f" ({heads} heads)" if heads > 1 else ""
-    )  # fmt: skip
+    return (
+        f", from head to head and seed to seed ({len(rows)} in all)"
+        if len(rows) > heads > 1
+        else (f" ({heads} heads)" if heads > 1 else "")
+    )
 
 
 def _span(values: Sequence[float]) -> str:

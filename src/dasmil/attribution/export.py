@@ -12,9 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from dasmil.attribution.ground import level0_boxes
 from dasmil.attribution.names import InstanceNames
-from dasmil.files import replacing
+from dasmil.files import for_spreadsheets, replacing
 from dasmil.types import Bag, Explanation
 
 _QUPATH_IDS = uuid.UUID("7a8cf0a8-3a3d-4c0c-9d3b-0d2f2b9d5a61")  # any fixed name space: the same bag gives the same ids
@@ -58,7 +60,7 @@ def instances_csv(bag: Bag, explanation: Explanation) -> Iterator[str]:
 
 def _line(cells: Sequence[Any]) -> str:
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    csv.writer(buffer, lineterminator="\n").writerow([for_spreadsheets(cell) for cell in cells])
     return buffer.getvalue()
 
 
@@ -111,10 +113,11 @@ def write_json(path: Path, content: Any) -> None:
         file.write("\n")
 
 
-def geojson(bag: Bag, explanation: Explanation) -> Iterator[str]:
+def geojson(bag: Bag, explanation: Explanation, colours: np.ndarray | None = None) -> Iterator[str]:
     """Tiles for QuPath (File > Import objects from file): squares in level-0 pixels, scores as measurements.
 
-    The kind of an instance is its classification; its own id is its name.
+    The kind of an instance is its classification; its own id is its name. colours: [n, 3], the colour of each tile,
+    which QuPath shows until it is told to colour by a measurement.
     """
     boxes = level0_boxes(bag).round(2).tolist()
     names = InstanceNames(bag)
@@ -126,6 +129,8 @@ def geojson(bag: Bag, explanation: Explanation) -> Iterator[str]:
             "name": names.own(k) if names.has_ids else f"instance {k}",
             "measurements": {name: float(f"{column[k]:.9g}") for name, column in scores.items()},
         }
+        if colours is not None:
+            properties["color"] = colours[k].tolist()
         if (kind := names.kind_of(k)) is not None:
             properties["classification"] = {"name": kind}
         feature = {
@@ -138,7 +143,7 @@ def geojson(bag: Bag, explanation: Explanation) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def write_geojson(path: Path, bag: Bag, explanation: Explanation) -> None:
+def write_geojson(path: Path, bag: Bag, explanation: Explanation, colours: np.ndarray | None = None) -> None:
     """The tiles as a GeoJSON file."""
     with written(path) as file:
-        file.writelines(geojson(bag, explanation))
+        file.writelines(geojson(bag, explanation, colours))

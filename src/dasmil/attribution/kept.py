@@ -20,7 +20,7 @@ from dasmil.files import write_tensors
 from dasmil.models.base import MILModel
 from dasmil.types import Bag, Explanation, Pair, PairSum
 
-FORMAT = "dasmil-account-1"  # raised when a score means something else, so that old files are no longer found
+FORMAT = "dasmil-account-2"  # raised when a score means something else, so that old files are no longer found
 _FACTS = ("bag_id", "unit", "method", "target", "logit", "bias", "residual", "distance_share")
 
 

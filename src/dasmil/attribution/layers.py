@@ -62,7 +62,10 @@ def _pair_attention(module: AttentionModule, x: Tensor, coords: Tensor, section:
     more = {}
     if isinstance(module, DistanceAwareAttention):
         query, key = module.turned(query, key, coords, section)
-        more = {"bias": module.bias_terms(), "radius": module.relative_radius, "distance_scale": module.distance_scale}
+        more = {
+            "bias": module.bias_terms(), "radius": module.relative_radius, "distance_scale": module.distance_scale,
+            "rotary": module.wavelengths is not None,
+        }  # fmt: skip
     root = 2**0.5 if isinstance(module, DiscreteDistanceAttention) and module.qk_twice else 1.0
     query, key = root * query, root * key  # so that q.k counts twice, and q.b and b.k once with b / root
     attention = PairAttention(query, key, value, coords, scale=module.scale, section=section, **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from dasmil.ops.das_attention.bias import ROOM, distance_bias
 from dasmil.ops.das_attention.phi import PHI
 
 CHUNK_ELEMENTS = 1 << 22  # largest [rows, n] block held at a time: 16 MB in float32
+FLAT = 0.01
+"""A phi that changes by less than this between distance 0 and the extent of a bag is the same at every distance."""
+STEPS = 1024  # distances at which that is looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +101,7 @@ class PairAttention:
     section: Tensor | None = None
     bias: dict[str, Any] = field(default_factory=dict)  # bias, bias_scale [h], bias_table, bias_edges of das_attention
     radius: float | None = None  # in units of distance_scale
+    rotary: bool = False  # query and key are turned by their positions
 
     @property
     def heads(self) -> int:
@@ -105,6 +110,24 @@ class PairAttention:
     @property
     def n(self) -> int:
         return self.query.shape[1]
+
+    @cached_property
+    def flat(self) -> tuple[bool, ...]:
+        """For each head whether its embedding of a pair is the same at every distance of this bag."""
+        reach = (self.coords.amax(0) - self.coords.amin(0)).double().norm()
+        delta = torch.linspace(0, 1, STEPS, dtype=torch.float64, device=self.coords.device) * reach
+        delta = delta / self.distance_scale
+        if self.theta is not None and self.beta is not None:
+            x = (delta - self.theta[:, None].double()) * self.beta[:, None].double()
+            phi = PHI[self.phi](x)
+            return tuple((phi.amax(1) - phi.amin(1) < FLAT).tolist())
+        same = self.bin_of is None or int(self.bin_of(delta).unique().numel()) == 1
+        return (same,) * self.heads
+
+    @property
+    def uses_distance(self) -> bool:
+        """Whether anything in this layer depends on how far apart the instances of this bag are."""
+        return bool(self.bias) or self.rotary or self.radius is not None or not all(self.flat)
 
     def mix(self, head: int, index: Tensor, distance: Tensor, columns: Tensor | None = None) -> Mix | None:
         """The coefficients of the rows `index` (at all columns, or at these); None for attention without distances."""

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dasmil.baselines.prototypes import composition, find_types, nearest_distances, type_of
-from dasmil.baselines.whitening import Directions, Sample, WhitenedBags
+from dasmil.candidates.types_of_instances import composition, find_types, nearest_distances, type_of
+from dasmil.candidates.whitening import Directions, Sample, WhitenedBags
 from dasmil.errors import InputError
 from dasmil.types import Bag
 

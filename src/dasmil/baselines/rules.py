@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from dasmil.baselines.prototypes import (
+from dasmil.baselines.question import Question
+from dasmil.candidates.types_of_instances import (
     composition,
     find_types,
     pair_distances,
@@ -22,8 +23,7 @@ from dasmil.baselines.prototypes import (
     type_of,
     type_pairs,
 )
-from dasmil.baselines.question import Question
-from dasmil.baselines.whitening import Directions
+from dasmil.candidates.whitening import Directions
 from dasmil.types import Bag
 
 COUNTS = (8, 12, 16, 24)

@@ -11,7 +11,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 
 from dasmil import __version__
-from dasmil.errors import DasmilError, InputError, one_line
+from dasmil.errors import DasmilError, InputError, is_text, one_line
 
 app = App(
     name="dasmil",
@@ -25,13 +25,16 @@ VERBS = {
     "demo": "Train DAS-MIL and plain self-attention on a toy problem and show the difference.",
     "view": "Look at bags and what decided, in the browser.",
     "compare": "Compare models on the same splits, with paired intervals.",
+    "space": "Test whether positions matter: which types of instances, at which length.",
     "search": "Choose settings on validation bags, then train the best.",
     "plan": "Predict memory and time of training on a cohort.",
     "extract": "Turn slides into bags of features, one file per slide.",
     "predict": "Predict bags with a trained run.",
     "explain": "Say which instances, at which distances, decided.",
     "evaluate": "Score a trained run on labelled bags.",
+    "figure": "Save plots of a run as SVG, PDF and PNG with their data, and put panels together for a paper.",
     "train": "Train a model on bags, several seeds at once.",
+    "report": "Write the page of a run again.",
     "run": "Do what a study file says; every command writes one with --write-config FILE.",
     "publish": "Write a run's models with a model card to a folder, or upload them.",
     "export": "Write a trained model as ONNX, for programs without PyTorch.",
@@ -52,6 +55,9 @@ _CONFIG = "--write-config"
 
 def call(tokens: list[str]) -> int:
     """Do a command line. With --write-config FILE it is written first; commands that train keep it in their folder."""
+    odd = next((token for token in tokens if not is_text(token)), None)
+    if odd is not None:
+        raise InputError(f"{odd!r} holds bytes that are not UTF-8, which no file of a run can name: rename it")
     tokens, file = _without_config(tokens)
     verb = tokens[0] if tokens else ""
     if file is not None:
@@ -88,6 +94,9 @@ def _without_config(tokens: list[str]) -> tuple[list[str], str | None]:
 def main() -> None:
     """Entry point: exit code 0, 1 (failed, or data at fault), 2 (wrong use) or 130 (interrupted)."""
     sys.unraisablehook = _dropped
+    for name in ("stdout", "stderr"):  # closed by the caller; the next file that is opened would take its place
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         if sorted(sys.argv[1:]) == ["--verbose", "--version"]:
             from dasmil.cli.version import show
@@ -134,7 +143,9 @@ _SPACE = "free some space and run the same command again; what was finished is k
 _RIGHTS = "choose another folder, or change who may read and write there"
 _DISK = "check the disk, or the connection to it, and run the same command again"
 _PATH = "check the path, or choose another folder"
+_FILES = "allow more open files (ulimit -n 1024) and run the same command again"
 _DISK_ADVICE = {
+    errno.EMFILE: _FILES, errno.ENFILE: _FILES,
     errno.ENOSPC: _SPACE, errno.EDQUOT: _SPACE, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS, errno.EROFS: _RIGHTS,
     errno.ENOTDIR: _PATH, errno.EISDIR: _PATH, errno.ENAMETOOLONG: _PATH, errno.ELOOP: _PATH, errno.EIO: _DISK,
     errno.ENXIO: _DISK, errno.ENODEV: _DISK, errno.ESTALE: _DISK, errno.ETIMEDOUT: _DISK,

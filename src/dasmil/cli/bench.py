@@ -1,8 +1,15 @@
-"""`dasmil bench`: measurements side by side, as ratios; each is a module of `dasmil.bench`."""
+"""`dasmil bench`: the measurements of the folder benchmarks/, which is in the source tree and not in the wheel."""
 
 from __future__ import annotations
 
-from cyclopts import App
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+import dasmil
+from dasmil.errors import InputError
 
 app = App(name="bench", help_epilogue="Example: dasmil bench attention --quick")
 
@@ -12,16 +19,27 @@ BENCHES = {
     "models": "Memory and time of one very large bag, for the models that attend.",
     "convolution": "The fused convolution kernel of the MNIST encoder beside PyTorch.",
     "training": "Many runs trained at once beside one bag at a time.",
+    "reading": "How often training reads its files, and the time until the first epoch.",
     "extract": "The slide pipeline beside a bare OpenSlide loop.",
     "large-bag": "Memory of training on one very large bag.",
     "slide-transformer": "Memory of a slide encoder on one very large slide.",
     "engine": "Workers beside a bare loop: cost of a unit, gain of a second worker.",
-    "explain": "The account of one very large bag beside the model's forward pass.",
+    "explain": "The attribution of one very large bag beside the model's forward pass.",
     "viewer": "One very large bag in the viewer, in a real browser: waiting times, frames, memory.",
 }
-FORMER = {"large-bag": "cohort"}
-"""Benches that can still be called by an older name."""
+SOURCE_TREE = Path(dasmil.__file__).resolve().parents[2]
 
-for _bench, _help in BENCHES.items():
-    _names = [_bench, FORMER[_bench]] if _bench in FORMER else _bench
-    app.command(f"dasmil.bench.{_bench.replace('-', '_')}:main", name=_names, help=_help)
+
+def _missing(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
+    raise InputError(
+        "the benchmarks are not installed with the package: get the source tree of dasmil (its folder benchmarks/), "
+        "install from it with `pip install -e .` and call this again"
+    )
+
+
+if (SOURCE_TREE / "benchmarks" / "goals.toml").is_file():
+    sys.path.append(str(SOURCE_TREE))
+    for _bench, _help in BENCHES.items():
+        app.command(f"benchmarks.{_bench.replace('-', '_')}:main", name=_bench, help=_help)
+else:
+    app.default(_missing)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path  # noqa: F401  (the types of inherited fields are looked up here)
 from typing import Annotated, TypeVar, get_type_hints
 
 from cyclopts import Group, Parameter
 
-from dasmil.study.spec import BagSpec, CohortSpec, PathText  # noqa: F401  (likewise)
+from dasmil.cli.options import as_text
+from dasmil.study.spec import BagSpec, CohortSpec, Names, PathText  # noqa: F401  (likewise)
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -27,12 +28,16 @@ _OTHERS = {
 }  # fmt: skip
 
 
+HEADINGS = {one.name: BAGS for one in fields(CohortSpec)} | {
+    name: group for group, names in _OTHERS.items() for name in names
+}
+"""Where the options of a cohort stand in --help; the specification itself knows nothing of it."""
+
+
 def _in_groups(arguments: Arguments) -> Arguments:
-    """The options of a cohort under their headings in --help; the specification itself knows nothing of them."""
-    heading = {name: group for group, names in _OTHERS.items() for name in names}
     hints = get_type_hints(arguments, include_extras=True)
     arguments.__annotations__ = {
-        name: Annotated[hint, Parameter(group=heading.get(name, BAGS))] for name, hint in hints.items()
+        name: Annotated[as_text(hint), Parameter(group=HEADINGS[name])] for name, hint in hints.items()
     }
     return arguments
 

@@ -104,6 +104,6 @@ def compare(
     if json:
         print(json_module.dumps(json_module.loads((out / RECORD).read_text(encoding="utf-8")), indent=2))
     else:
-        print(f"{found.sentence}\n\n{found.table()}")
+        print("\n".join([found.sentence, *found.cautions]) + f"\n\n{found.table()}")
         print(found.report)
     return 0

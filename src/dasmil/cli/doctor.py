@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from dasmil.cli.cohort_arguments import HEADINGS
+from dasmil.cli.options import filled, options
+from dasmil.study.spec import CohortSpec
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,35 +22,22 @@ MOST_RULES = 8
 MOST_ROWS = 10
 
 app = App(name="doctor", help="Check a folder of features, and its label table, before training.")
+_OF_TRAINING = (
+    "classes", "survival", "time_bins", "times", "number_loss", "max_instances", "strict", "covariates",
+    "accept", "roi", "roi_class", "exclude", "exclude_class",
+)  # fmt: skip
+
+
+@options(leave_out=("bags", *_OF_TRAINING), groups=HEADINGS)
+class CheckedCohort(CohortSpec):
+    """Labels, and what the files do not say themselves."""
 
 
 @app.default
 def doctor(
     bags: Path | None = None,
     *,
-    labels: Path | None = None,
-    slide_table: Path | None = None,
-    slide_column: str | None = None,
-    label_column: str | None = None,
-    patient_column: str | None = None,
-    split_column: str | None = None,
-    site_column: str | None = None,
-    positive: str | None = None,
-    task: str | None = None,
-    time_column: str | None = None,
-    event_column: str | None = None,
-    time_unit: str | None = None,
-    target_columns: str | None = None,
-    per_patient: Annotated[bool, Parameter(negative="")] = False,
-    mpp: str | None = None,
-    tile_um: float | None = None,
-    scale_table: Path | None = None,
-    bag_column: str | None = None,
-    x_column: str | None = None,
-    y_column: str | None = None,
-    one_hot: str | None = None,
-    feature_columns: str | None = None,
-    unit: str | None = None,
+    cohort: CheckedCohort = CheckedCohort(),  # noqa: B008
     device: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -70,46 +61,6 @@ def doctor(
     bags
         Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow or slide2vec, told apart
         automatically), or cells: a table (.csv, .parquet, .h5ad), or a folder of files (QuPath, GeoJSON, Xenium, zarr).
-    labels
-        Table (CSV, Excel, Parquet) with slide, label, and optionally patient and split; also CLAM's and STAMP's.
-    slide_table
-        STAMP's slide table (patient, file name), when --labels is its table of patients.
-    site_column
-        Name of the column of --labels with the site (hospital, scanner) of a slide: says how well the site can be told
-        from mean features alone, and how label and site go together.
-    positive
-        Of two classes the positive one (default: by the usual words, as in training).
-    task
-        classification (the label column), survival (--time-column, --event-column), regression or multilabel
-        (--target-columns). Default: what the given columns say.
-    time_column
-        Survival: the column with the time until the event, or until the slide's patient was last seen.
-    event_column
-        Survival: the column that says whether the event was seen: 1 or 0, true or false, dead or alive.
-    time_unit
-        What times (or the number of a regression) count: days, months.
-    target_columns
-        Regression: the column with the number. Several targets: columns separated by commas, as in training.
-    per_patient
-        Slides are to become one bag a patient: those that disagree are an error.
-    mpp
-        Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
-    tile_um
-        Edge of a tile in micrometres, where the files do not say.
-    scale_table
-        CSV with slide and any of mpp, tile_um, width_px, height_px, for slides that differ.
-    bag_column
-        In a table of cells: the column that names the bag.
-    x_column
-        In a table of cells: the column with x (default: x).
-    y_column
-        In a table of cells: the column with y (default: y).
-    one_hot
-        In a table of cells: a column of categories (cell types) to use as features.
-    feature_columns
-        In a table of cells: columns of numbers to use as features, separated by commas.
-    unit
-        In a table of cells that does not say it itself: what positions count, um or px (px needs --mpp).
     device
         Check this device (cuda, cuda:1, mps, cpu) instead of a folder: every backend of the operator against chunked in
         float64, output and gradients, and a table of speeds. Takes a few minutes, most of them to compile kernels.
@@ -122,18 +73,10 @@ def doctor(
     from dasmil.data.doctor import Checkup
     from dasmil.errors import InputError
     from dasmil.study.checkup import examine
-    from dasmil.study.spec import CohortSpec
 
     if bags is None:
         raise InputError("nothing to check: give a folder of features, or --device cuda to check a GPU")
-    spec = CohortSpec(
-        bags=bags, labels=labels, slide_table=slide_table, slide_column=slide_column, label_column=label_column,
-        patient_column=patient_column, split_column=split_column, site_column=site_column, positive=positive, task=task,
-        time_column=time_column, event_column=event_column, time_unit=time_unit, target_columns=target_columns,
-        per_patient=per_patient, mpp=mpp, tile_um=tile_um, scale_table=scale_table, bag_column=bag_column,
-        x_column=x_column, y_column=y_column,
-        one_hot=one_hot, feature_columns=feature_columns, unit=unit,
-    )  # fmt: skip
+    spec = filled(CohortSpec, cohort, bags=bags)
     checkup = None
     with Display("Checking ", quiet=json) as display:
         for checkup in examine(spec):
@@ -149,9 +92,9 @@ def doctor(
 
 
 def _check_device(device: str, bags: Path | None, json: bool) -> int:
-    from dasmil.bench.device import check_device
     from dasmil.devices import choose_device
     from dasmil.errors import InputError
+    from dasmil.ops.device_check import check_device
 
     if bags is not None:
         raise InputError(f"--device checks a device, {bags} is a folder of features: give one of them")

@@ -32,6 +32,8 @@ def explain(
     distances: Flag = False,
     space_test: Flag = False,
     key_instances: Flag = False,
+    annotations: Path | None = None,
+    annotation_class: str | None = None,
     gradient_bags: int = 0,
     limit: int | None = None,
     mnist_dir: Path | None = None,
@@ -46,7 +48,7 @@ def explain(
 
     One bag gives a page (explanation.html) with map, pairs and distances, and the same as PNG, CSV, JSON and GeoJSON
     (for QuPath).
-    Further questions: --distances, --space-test, --key-instances.
+    Further questions: --distances, --space-test, --key-instances, --annotations.
     --bags gives other bags than those of the run: to find --bag in, or with --labels for --space-test. They are read as
     the run's own were (columns, features, classes); what is given here counts before that.
 
@@ -89,6 +91,12 @@ def explain(
     key_instances
         AUROC of the instance scores against known key instances; runs that --output already holds are not done again.
         Your own cohort needs files with a dataset key_instances; its locked test set is opened and counted.
+    annotations
+        Folder of annotations named after their slides (QuPath's GeoJSON, ASAP's XML, CSV points): AUROC, Dice and FROC
+        of the scores of all bags that the run has scored, each by a model that did not train on it; kept with the run
+        and in its report.
+    annotation_class
+        With --annotations: classes that count, separated by commas; default all.
     gradient_bags
         With --key-instances: score integrated gradients too, on this many bags (slow).
     limit
@@ -110,10 +118,11 @@ def explain(
     if others and not key_instances:
         raise InputError(f"{len(run)} runs were given, but only --key-instances takes several: name one")
     asked = [name for name, wanted in (("--distances", distances), ("--space-test", space_test),
-             ("--key-instances", key_instances), ("--bag", bag is not None)) if wanted]  # fmt: skip
+             ("--key-instances", key_instances), ("--annotations", annotations is not None),
+             ("--bag", bag is not None)) if wanted]  # fmt: skip
     if len(asked) > 1:
         raise InputError(f"{' and '.join(asked)} ask different questions: give one of them")
-    if output is not None and (distances or space_test or key_instances):
+    if output is not None and (distances or space_test or key_instances or annotations):
         make_folder(output)
     if distances:
         return ask.distances(first, output, json)
@@ -124,6 +133,10 @@ def explain(
         from dasmil.cli.explain_keys import keys
 
         return keys(run, source, gradient_bags, output, json)
+    if annotations is not None:
+        from dasmil.cli.explain_annotations import against_annotations
+
+        return against_annotations(first, annotations, annotation_class, seed, limit, mnist_dir, output, json)
     wanted = True if score == "attention" else attention
     options = {"method": method, "target": target, "top": top, "attention": wanted}
     return ask.one_bag(first, bag, index, source, seed, slide, output, score, json, options)

@@ -39,9 +39,7 @@ def one_bag(
     from dasmil.study.questions import built_in_bag
 
     if name is not None:
-        bag, speaker = find_bag(
-            run, name, seed=seed, bags=source.given, mnist_dir=source.mnist_dir, note=source.note
-        )  # fmt: skip
+        bag, speaker = find_bag(run, name, seed=seed, bags=source.given, mnist_dir=source.mnist_dir, note=source.note)
     elif index is not None:
         bag = built_in_bag(run, replace(source, split=source.split or "test", given=BagSpec(), limit=None), index)
         speaker = speaker_for(speakers(run, seed), bag.bag_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,21 @@ if TYPE_CHECKING:
 
 
 def points_command(
-    slides: Sequence[Path],
+    slides: Sequence[str],
     out: Path,
     table: Path,
     unit: str | None,
     patch_um: float | None,
     config: ExtractConfig,
     options: RunOptions,
-    mpp_table: Mapping[str, float],
+    mpp_table: Path | None,
     json: bool,
 ) -> int:
     """Cut and encode the patches, and print a line a slide. Exit code 1 if a slide failed."""
+    from dasmil.cli.display import say
     from dasmil.data.labels import plain_slide
     from dasmil.errors import InputError, named
+    from dasmil.wsi.batch import find_slides, read_mpp_table
     from dasmil.wsi.pipeline import make_encoder, slide_name
     from dasmil.wsi.points import extract_points, read_points
 
@@ -35,14 +37,16 @@ def points_command(
         raise InputError(
             f"--points writes dasmil bags, which keep the names of points: leave --format {config.format} out"
         )
+    paths = find_slides(slides)
+    known = read_mpp_table(mpp_table, paths, say) if mpp_table else {}
     encoder = make_encoder(config, options)
-    mpp = {path: given for path in slides if (given := mpp_table.get(slide_name(path), config.mpp)) is not None}
+    mpp = {path: given for path in paths if (given := known.get(slide_name(path), config.mpp)) is not None}
     points = read_points(table)
     rows = extract_points(
-        slides, out, points, encoder, unit=unit, patch_um=patch_um, mpp=mpp, force=options.force,  # pyright: ignore[reportArgumentType]
+        paths, out, points, encoder, unit=unit, patch_um=patch_um, mpp=mpp, force=options.force,  # pyright: ignore[reportArgumentType]
         progress=None if json else lambda name: print(name, file=sys.stderr, flush=True),
     )  # fmt: skip
-    lacking = sorted(points.keys() - {plain_slide(slide_name(path)) for path in slides})
+    lacking = sorted(points.keys() - {plain_slide(slide_name(path)) for path in paths})
     if lacking:
         print(f"Points of {len(lacking):,} slides that were not given: {named(lacking)}", file=sys.stderr)
     if json:

@@ -47,6 +47,7 @@ def plan(
     memory_gb: float | None = None,
     threads: int | None = None,
     check: Annotated[bool, Parameter(negative="")] = False,
+    space: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Predict peak memory and time per epoch for a cohort and a model, and the largest bag that fits.
@@ -80,6 +81,8 @@ def plan(
         Threads of PyTorch.
     check
         Also train on the largest bag (random numbers of that size) and print predicted against measured.
+    space
+        Plan `dasmil space` instead of training: its time, and the smallest differences that the cohort can show.
     json
         Print the plan as JSON.
     """
@@ -90,6 +93,8 @@ def plan(
     from dasmil.train.job import Given, Outline, prepare
     from dasmil.train.plan import make_plan, measure
 
+    if space:
+        return _plan_space(cohort, json)
     if sizes and cohort.bags is not None:
         raise InputError("--sizes and --bags were given: plan for one of them")
     if sizes and min(sizes) < 1:
@@ -141,6 +146,29 @@ def plan(
     if neighbours is not None:
         print(f"within the radius   {neighbours:,.0f} instances, of {radius:,g} um around one")
     _print(found, answer.get("check"), told)
+    return 0
+
+
+def _plan_space(cohort: CohortArguments, json: bool) -> int:
+    """What `dasmil space` costs and what it can show; without looking at which patient has which outcome."""
+    import dataclasses
+
+    from dasmil.cli.display import Display
+    from dasmil.engine.progress import duration
+    from dasmil.errors import InputError
+    from dasmil.report.space import power_text
+    from dasmil.study.space import PERMUTATIONS, space_plan
+
+    if cohort.bags is None:
+        raise InputError("nothing to plan: --space needs --bags, with positions and types of instances")
+    with Display(quiet=json) as display:
+        found = space_plan(cohort, note=display.note, line=display.line)
+    if json:
+        power = [{**dataclasses.asdict(one), "pair": [found.types[k] for k in one.pair]} for one in found.power]
+        print(json_module.dumps({"seconds": found.seconds, "patients": found.patients, "power": power}, indent=2))
+        return 0
+    print(f"counting contacts   {duration(found.seconds)} ({PERMUTATIONS} permutations of {found.sections} sections)")
+    print(power_text(found.power, found.patients, found.unit))
     return 0
 
 

@@ -22,6 +22,7 @@ def predict(
     per_patient: Annotated[bool, Parameter(negative="")] = False,
     slide_table: Path | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
+    accept: str | None = None,
 ) -> int:
     """Predict every bag of a folder with the mean probability over all seeds (and folds) of a run.
 
@@ -52,22 +53,24 @@ def predict(
     strict
         Refuse slides that cannot be read, instead of leaving them out: then they are rows of the CSV without a
         probability, with the reason, and the exit code is 1.
+    accept
+        Go on despite these errors of dasmil doctor, by their names separated by commas: mixed-encoders, swapped-axes.
     """
     from dasmil.cli.display import code_of, say
-    from dasmil.files import write_csv
+    from dasmil.files import for_spreadsheets, write_csv
     from dasmil.runs import Run, task_verdict, verdict
     from dasmil.study import apply
     from dasmil.study.spec import BagSpec
 
     stored = Run.read(run)
     found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict,
-                    per_patient=per_patient, slide_table=slide_table)  # fmt: skip
+                    per_patient=per_patient, slide_table=slide_table, accept=accept)  # fmt: skip
     rows = apply.predict(stored, found, note=say)
     if caveat := verdict(stored).caveat if stored.task is None else task_verdict(stored).caveat:
         rows = [{**row, "caveat": caveat} for row in rows]
-    write_csv(output, rows)
+    write_csv(output, [{name: for_spreadsheets(cell) for name, cell in row.items()} for row in rows])
     models, left_out = len(stored.all_seeds), sum(bool(row.get("problem")) for row in rows)
-    beside = ("bag_id", "problem", "caveat")
+    beside = ("bag_id", "problem", "caveat", "seen")
     predicted = sum(any(value not in ("", None) for name, value in row.items() if name not in beside) for row in rows)
     print(f"{predicted:,} bags, mean of {models} model{'s' if models > 1 else ''}")
     if stored.task is not None:

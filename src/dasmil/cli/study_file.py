@@ -24,6 +24,7 @@ _HEADINGS = {
     "data": (
         "data", "protocol", "mnist_dir", "bags", "features", "reference", "bag_column", "x_column", "y_column",
         "one_hot", "feature_columns", "unit", "mpp", "tile_um", "scale_table", "per_patient", "max_instances", "strict",
+        "roi", "roi_class", "exclude", "exclude_class",
     ),
     "labels": (
         "labels", "slide_table", "slide_column", "label_column", "patient_column", "classes", "positive", "time_column",
@@ -137,8 +138,10 @@ def overruled(app: App, study: Study, tokens: Sequence[str]) -> Study:
     if not tokens:
         return study
     given = parsed(options_of(app, study.verb), tokens)
-    both = {k: {**study.options[k], **v} if isinstance(v, dict) and isinstance(study.options.get(k), dict) else v
-            for k, v in given.items()}  # fmt: skip
+    both = {
+        k: {**study.options[k], **v} if isinstance(v, dict) and isinstance(study.options.get(k), dict) else v
+        for k, v in given.items()
+    }
     return replace(study, options={**study.options, **both})
 
 

@@ -65,7 +65,9 @@ def train(
     out
         Folder for the run: configuration, curves, predictions, weights, report.html.
     model
-        One of `dasmil models`; default das-mil, and with --features all models of the paper's table.
+        auto, or one of `dasmil models`. auto judges simple regressions, attention and DAS-MIL by cross-validation over
+        the training patients and keeps the simplest good one. Default: auto; das-mil with --data or with any option of
+        a single model (--recipe, --preset, --epochs, --set, ...); with --features all models of the paper's table.
     data
         Built-in data: mnist-collage, mnist-collage-inv or mnist-bags.
     protocol
@@ -128,6 +130,7 @@ def train(
     from dasmil.study.progress import unseen
     from dasmil.study.settings import gather_settings
     from dasmil.study.training import train_study
+    from dasmil.train.fit_auto import default_model
     from dasmil.train.ranks import joined
 
     given = {
@@ -169,13 +172,14 @@ def train(
 
     if features is not None and model is None:
         return _train_table(out, train_one)
+    chosen_model = model or default_model(settings, set, recipe, preset, data)
     with joined(str(settings.get("device", "auto"))) as ranks:
         if ranks.world > 1 and (resume or folds is not None):
             raise InputError("torchrun spreads the bags of one new run: leave --resume and --folds out")
         if ranks.rank == 0:
-            return train_one(model or "das-mil", out)
+            return train_one(chosen_model, out)
         with tempfile.TemporaryDirectory() as folder:  # the first process writes the run
-            return train_one(model or "das-mil", Path(folder) / "run", quiet=True)
+            return train_one(chosen_model, Path(folder) / "run", quiet=True)
 
 
 def _train_table(out: Path, train_one: Callable[[str, Path], int]) -> int:

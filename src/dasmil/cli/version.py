@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def show() -> int:
-    from dasmil.bench.device import about
     from dasmil.devices import choose_device
+    from dasmil.ops.device_check import about
 
     for name, value in about(choose_device("auto")).items():
         print(f"{name}: {value}")

@@ -39,6 +39,8 @@ def view(
 
         dasmil view runs/mine --slides slides/
 
+        dasmil view runs/                 all runs below a folder: scores, live curves, report and viewer of each
+
         dasmil view runs/mine --compare runs/other
 
         dasmil view --model runs/mine/seed-0/model.safetensors --bags bags/
@@ -46,7 +48,8 @@ def view(
     Parameters
     ----------
     run: Path
-        Run directory written by dasmil train; of a cross-validation, each bag by the fold that held it out.
+        Run directory written by dasmil train; of a cross-validation, each bag by the fold that held it out. Of a
+        folder of runs, a page that lists them all.
     model: Path
         A model file, instead of a run; needs --bags.
     bags: Path
@@ -80,10 +83,13 @@ def view(
         Open the page in the browser, where there is a desktop.
     """
     from dasmil.cli.display import say
+    from dasmil.study.viewing import holds_runs
     from dasmil.study.viewing import view as serve
 
-    def ready(address: str, bags: int) -> None:
-        print(f"{bags:,} bag{'' if bags == 1 else 's'}. Ctrl-C ends the viewer. Open:\n{address}", flush=True)
+    what = "run" if run is not None and model is None and bags is None and holds_runs(run) else "bag"
+
+    def ready(address: str, count: int) -> None:
+        print(f"{count:,} {what}{'' if count == 1 else 's'}. Ctrl-C ends the viewer. Open:\n{address}", flush=True)
 
     serve(
         run, model=model, bags=bags, slides=slides, compare=compare or (), seed=seed, split=split, mpp=mpp,

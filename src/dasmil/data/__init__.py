@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dasmil.errors import unknown_name
-from dasmil.types import Bag
+
+if TYPE_CHECKING:
+    from dasmil.types import Bag
 
 # Data set -> the function that makes it: loader(name, protocol, split, **options) -> list of bags.
 _LOADERS = {

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
-import numpy as np
-import torch
-
+from dasmil.data.checks import Finding, check_copies, check_mixture, check_patients, grouped, look_at_bag
 from dasmil.data.combine import join_sections, sample_instances
-from dasmil.data.complete import lacking_slides, unreadable_slides
-from dasmil.data.formats import (
-    FeatureFile,
-    find_feature_files,
-    left_out_text,
-    probe_features,
-    read_features,
-    slide_name,
-)
+from dasmil.data.complete import examined, lacking_slides
+from dasmil.data.doctor_tasks import disagreeing
+from dasmil.data.formats import FeatureFile, find_feature_files, left_out_text, slide_name
 from dasmil.data.labels import LabelRow, plain_slide
+from dasmil.data.leaks import leaking_columns
 from dasmil.data.match import (
     Candidate,
     CohortReport,
@@ -30,7 +23,10 @@ from dasmil.data.match import (
     match_labels,
     without_unreadable,
 )
+from dasmil.data.memory import MEMORY_GB
+from dasmil.data.restrict import NothingLeftError, Restriction
 from dasmil.data.scale import Scales
+from dasmil.data.source import BagSource
 from dasmil.errors import DataError, InputError
 from dasmil.tasks import Task
 from dasmil.types import Bag
@@ -51,7 +47,7 @@ class Entry:
 
 
 class Cohort(Sequence[Bag]):
-    """Labelled bags in a fixed order; ``cohort[i]`` reads bag i each time, slices and ``subset`` read nothing."""
+    """Labelled bags in a fixed order; slices and ``subset`` read nothing, and share one ``source`` of bags in files."""
 
     def __init__(
         self,
@@ -59,7 +55,7 @@ class Cohort(Sequence[Bag]):
         classes: tuple[str, ...],
         report: CohortReport,
         *,
-        scales: Scales | None = None,
+        source: BagSource | None = None,
         max_instances: int | None = None,
         seed: int = 0,
         joined: bool = False,
@@ -70,7 +66,7 @@ class Cohort(Sequence[Bag]):
         self.entries = tuple(entries)
         self.classes = classes
         self.report = report
-        self.scales = scales or Scales()
+        self.source = source or BagSource()
         self.max_instances = max_instances
         self.seed = seed
         self.joined = joined  # every bag is a patient with all slides
@@ -90,14 +86,18 @@ class Cohort(Sequence[Bag]):
 
     def subset(self, indices: Iterable[int]) -> Cohort:
         """The bags with these numbers, as a cohort."""
+        return self.with_entries([self.entries[i] for i in indices])
+
+    def with_entries(self, entries: Sequence[Entry], *, joined: bool | None = None) -> Cohort:
+        """Other bags of the same cohort; joined: whether each is a patient with all slides (as before)."""
         return Cohort(
-            [self.entries[i] for i in indices],
+            entries,
             self.classes,
             self.report,
-            scales=self.scales,
+            source=self.source,
             max_instances=self.max_instances,
             seed=self.seed,
-            joined=self.joined,
+            joined=self.joined if joined is None else joined,
             task=self.task,
         )
 
@@ -121,16 +121,7 @@ class Cohort(Sequence[Bag]):
             sources = tuple(source for slide in slides for source in slide.sources)
             paths = tuple(path for slide in slides for path in slide.paths)
             joined.append(replace(slides[0], bag_id=patient, patient_id=patient, sources=sources, paths=paths))
-        return Cohort(
-            joined,
-            self.classes,
-            self.report,
-            scales=self.scales,
-            max_instances=self.max_instances,
-            seed=self.seed,
-            joined=True,
-            task=self.task,
-        )
+        return self.with_entries(joined, joined=True)
 
     def _told(self, slide: Entry) -> str:
         """The label of a slide in words."""
@@ -168,21 +159,29 @@ class Cohort(Sequence[Bag]):
         stored: dict[str, None] = {}  # of bags in memory
         for entry in self.entries:
             for path in entry.paths:
-                file = read_features(path, self.scales.of(slide_name(path)), features=False)
-                brief = replace(file, coords=file.coords[:0], metadata={})
-                kinds.setdefault(file.probe.format, []).append(brief)
+                file = self.source.brief(path)
+                kinds.setdefault(file.probe.format, []).append(file)
             if not entry.paths:
                 stored |= {str(read().metadata.get("coords_rule", "stored")): None for read in entry.sources}
         return "; ".join([*map(_placing, kinds.values()), *stored])
 
     def _read(self, entry: Entry) -> Bag:
-        bags = [read() for read in entry.sources]
-        bag = bags[0] if len(bags) == 1 else join_sections(entry.bag_id, bags)
+        if entry.paths and (len(entry.sources) > 1 or self.max_instances is not None):
+            bag = self.source.made(
+                (entry.paths, entry.bag_id, self.max_instances, self.seed), entry.paths, lambda: self._made(entry)
+            )
+        else:
+            bag = self._made(entry)
         label = entry.label if self.task is None else None
         targets = bag.targets if entry.targets is None else dict(entry.targets)
-        bag = replace(bag, bag_id=entry.bag_id, label=label, patient_id=entry.patient_id, targets=targets)
+        return replace(bag, bag_id=entry.bag_id, label=label, patient_id=entry.patient_id, targets=targets)
+
+    def _made(self, entry: Entry) -> Bag:
+        """The slides of an entry as one bag, or a part of it, where the cohort has a limit."""
+        bags = [read() for read in entry.sources]
+        bag = bags[0] if len(bags) == 1 else join_sections(entry.bag_id, bags)
         if self.max_instances is not None and len(bag) > self.max_instances:
-            bag = sample_instances(bag, self.max_instances, self.seed)
+            bag = sample_instances(replace(bag, bag_id=entry.bag_id), self.max_instances, self.seed)
         return bag
 
 
@@ -200,6 +199,8 @@ def load_cohort(
     strict: bool = False,
     read_all: bool = False,
     task: Task | None = None,
+    memory_gb: float = MEMORY_GB,
+    restriction: Restriction | None = None,
 ) -> Cohort:
     """Join a folder of feature files (any known format), or bags in memory, with a label table.
 
@@ -208,35 +209,67 @@ def load_cohort(
     positive: of two, the one that is class 1 (default: by the usual words). patients: of slides by ``plain_slide``,
     where there is no label table.
     A slide whose file is damaged, empty or without positions is left out, and the report says so; with ``read_all``
-    (every file is read once) also one with NaN or infinite features.
+    (every file is read, and its bag kept up to ``memory_gb``) also one with NaN or infinite features, and the report
+    has the findings of the doctor.
+    restriction: regions of slides inside (or outside) of which instances are used; a slide without any instance left is
+    left out.
     task: what is asked of the bags, where it is no class; the rows of ``labels`` then have its values.
     strict: slides without a label, labels without a slide and slides left out are errors instead of lines there.
     """
-    scales = scales or Scales()
+    source = BagSource(scales, memory_gb)
     if isinstance(bags, str | Path):
         files = find_feature_files(Path(bags))
-        found = [candidate(path) for path in files]
-        readers = {slide_name(path): _file_source(path, scales) for path in files}
+        found = [Candidate(slide_name(path), path) for path in files]
+        readers: dict[str, Callable[[], Bag]] = {slide_name(path): partial(source.bag, path) for path in files}
     else:
         found = [Candidate(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
         readers = {bag.bag_id: _memory_source(bag) for bag in bags}
-    if patients is not None:
-        found = [replace(bag, patient=patients.get(plain_slide(bag.name), bag.patient)) for bag in found]
-    matched = match_labels(found, labels, classes, positive)
-    sizes: dict[str, tuple[float | None, float | None]] = {}
-    unreadable = unreadable_slides(matched, scales, read_all, sizes)
+    if restriction is not None:
+        readers = {name: _restricted(reader, restriction) for name, reader in readers.items()}
+    owned = lambda found: [  # noqa: E731
+        replace(bag, patient=(patients or {}).get(plain_slide(bag.name), bag.patient)) for bag in found
+    ]
+    matched = match_labels(owned(found), labels, classes, positive)  # a table that is wrong stops before files are read
+    files_of = examined(matched.slides, source, features=read_all)
+    seen, unreadable = files_of.seen, files_of.unreadable
+    if seen or unreadable:
+        probes = {name: file.probe for name, file in seen.items()}
+        carried = {name: candidate(path, probes.get(name)) for name, path in _paths(matched).items()}
+        found = [carried.get(bag.name, bag) for bag in found]
+        matched = match_labels(owned(found), labels, classes, positive)
+    grid = files_of.grid
+    if restriction is not None:
+        grid = [*grid, *restriction.lines([slide.name for slide in matched.slides])]
+        unreadable = {**unreadable, **_without_instances(matched, readers, restriction, unreadable)}
     incomplete = lacking_slides(matched.slides, unreadable, patients, labels if per_patient else None)
     matched = without_unreadable(matched, unreadable)
     report = replace(
         matched.report,
-        scales_without_slide=scales.without_slide(bag.name for bag in found),
+        scales_without_slide=source.scales.without_slide(bag.name for bag in found),
         incomplete=incomplete,
-        sizes=sizes,
+        sizes={name: (file.tile_um, file.mpp) for name, file in seen.items()},
+        grid=grid,
     )
+    if read_all:
+        owners = {slide.name: slide.patient for slide in matched.slides}
+        here = [] if isinstance(bags, str | Path) else [bag for bag in bags if bag.bag_id in owners]
+        looks = [source.looks[path] for slide in matched.slides if (path := slide.path) in source.looks]
+        looked: dict[str, dict[str, Any]] = {row["slide"]: dict(row) for row, _ in looks}
+        looked |= {bag.bag_id: look_at_bag(bag) for bag in here}
+        for name, row in looked.items():
+            row["patient"] = owners[name]
+        findings = grouped([one for _, found_there in looks for one in found_there])
+        findings += check_mixture(list(looked.values()))
+        findings += check_copies(looked.values(), owners) + check_patients(owners.values())
+        classes_of = {slide.name: slide.label for slide in matched.slides}
+        findings += leaking_columns(here, [classes_of[bag.bag_id] for bag in here])
+        if task is not None:
+            findings += [Finding(*one) for one in disagreeing(matched, task, per_patient)]
+        report = replace(report, looked=looked, findings=findings)
     if strict and report.unmatched:
         raise DataError(f"refused because of --strict: {'; '.join(report.unmatched)}; leave --strict out to go on")
     cohort = Cohort(
-        _entries(matched, readers), matched.classes, report, scales=scales, max_instances=max_instances, seed=seed,
+        _entries(matched, readers), matched.classes, report, source=source, max_instances=max_instances, seed=seed,
         task=task,
     )  # fmt: skip
     return cohort.by_patient() if per_patient else cohort
@@ -248,9 +281,9 @@ def bag_sizes(cohort: Cohort) -> tuple[list[int], tuple[int, ...]]:
     shapes: set[tuple[int, ...]] = set()
     for i, entry in enumerate(cohort.entries):
         if entry.paths:
-            probes = [probe_features(path) for path in entry.paths]
-            n = sum(probe.n for probe in probes)
-            shapes |= {probe.picture_shape or (probe.in_features,) for probe in probes}
+            files = [cohort.source.brief(path) for path in entry.paths]
+            n = sum(file.probe.n - file.left_out for file in files)
+            shapes |= {file.probe.picture_shape or (file.probe.in_features,) for file in files}
         else:
             n = len(cohort[i])
             shapes.add(tuple(cohort[i].features.shape[1:]))
@@ -259,24 +292,6 @@ def bag_sizes(cohort: Cohort) -> tuple[list[int], tuple[int, ...]]:
         found = ", ".join(" x ".join(map(str, shape)) for shape in sorted(shapes))
         raise DataError(f"bags have different numbers of features ({found}): they come from several encoders")
     return sizes, shapes.pop()
-
-
-def to_bag(file: FeatureFile, bag_id: str) -> Bag:
-    """A feature file as a bag; how its positions were found travels in ``metadata['coords_rule']``."""
-    optional = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in file.optional.items()}
-    metadata = {"coords_rule": file.rule, "source_format": file.probe.format, **file.metadata}
-    for name, value in (("tile_um", file.tile_um), ("mpp", file.mpp), ("encoder", file.probe.encoder)):
-        if value is not None:
-            metadata.setdefault(name, value)
-    return Bag(
-        features=file.features,  # type: ignore[arg-type]
-        coords=file.coords,  # type: ignore[arg-type]
-        unit="um",
-        bag_id=bag_id,
-        metadata=metadata,
-        instance_ids=file.instance_ids,
-        **optional,  # type: ignore[arg-type]
-    )
 
 
 def _placing(files: Sequence[FeatureFile]) -> str:
@@ -293,13 +308,26 @@ def _placing(files: Sequence[FeatureFile]) -> str:
     return text + left_out_text(sum(file.left_out for file in files))
 
 
-def _file_source(path: Path, scales: Scales) -> Callable[[], Bag]:
-    def read() -> Bag:
-        name = slide_name(path)
-        file = read_features(path, scales.of(name))
-        return to_bag(file, name)
+def _paths(matched: Match) -> dict[str, Path]:
+    return {slide.name: slide.path for slide in matched.slides if slide.path is not None}
 
-    return read
+
+def _restricted(read: Callable[[], Bag], restriction: Restriction) -> Callable[[], Bag]:
+    return lambda: restriction.of(read())
+
+
+def _without_instances(
+    matched: Match, readers: Mapping[str, Callable[[], Bag]], restriction: Restriction, unreadable: Mapping[str, str]
+) -> dict[str, str]:
+    """The slides of which no instance lies in the chosen regions, with the reason."""
+    found = {}
+    for slide in matched.slides:
+        if slide.name not in unreadable and restriction.touches(slide.name):
+            try:
+                readers[slide.name]()
+            except NothingLeftError as error:
+                found[slide.name] = str(error)
+    return found
 
 
 def _memory_source(bag: Bag) -> Callable[[], Bag]:

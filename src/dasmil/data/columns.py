@@ -8,12 +8,13 @@ from pathlib import Path
 
 from dasmil.data.cohort import Cohort
 from dasmil.data.formats import slide_name
-from dasmil.data.labels import EMPTY, PATIENT, SLIDE, _column, _join_stamp, plain_slide
+from dasmil.data.labels import EMPTY, PATIENT, SLIDE, _join_stamp, find_column, need_values, plain_slide
 from dasmil.data.match import shortened
-from dasmil.data.text_table import read_rows
+from dasmil.data.text_table import plain_number, read_rows
 from dasmil.errors import DataError, InputError, named, shown
 
 Cells = dict[str, str | None]
+LARGEST = 1e100  # squares of larger numbers overflow
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,20 @@ def read_columns(
         raise InputError(f"{option} names a column twice: {named(names)}")
     if slide_table is not None:
         rows, header = _join_stamp(path, header, rows, Path(slide_table), patient_column, slide_column)
-    slide = _column(path, header, "slide", SLIDE, slide_column)
-    patient = _column(path, header, "patient", PATIENT, patient_column)
+    need_values(path, rows, names)
+    slide = find_column(path, header, rows, "slide", SLIDE, slide_column)
+    patient = find_column(path, header, rows, "patient", PATIENT, patient_column)
     slides: dict[str, Cells] = {}
     owners: dict[str, list[Cells]] = {}
-    for _, row in rows:
+    for number, row in rows:
         cells: Cells = {name: None if row[name].lower() in EMPTY else row[name] for name in names}
+        for name, cell in cells.items():
+            value = plain_number(cell) if cell is not None else None
+            if value is not None and not abs(value) < LARGEST:
+                raise DataError(
+                    f"{path}, line {number}: {shown(name)} is {shown(cell)}, expected a number below {LARGEST:g}: "
+                    "correct it, or leave the cell empty"
+                )
         if slide is not None and row[slide]:
             slides[plain_slide(row[slide])] = cells
         if patient is not None and row[patient].lower() not in EMPTY:

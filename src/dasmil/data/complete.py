@@ -3,42 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
-
-from dasmil.data.formats import read_features
+from dasmil.data.formats import FeatureFile
+from dasmil.data.grid import FORMATS, with_cohort_grid
 from dasmil.data.labels import LabelRow, plain_slide
-from dasmil.data.match import NO_FILE, Match, Slide
-from dasmil.data.scale import Scales
+from dasmil.data.match import NO_FILE, Slide
+from dasmil.data.source import BagSource
 from dasmil.errors import DataError, ScaleError
 
 
-def unreadable_slides(
-    matched: Match, scales: Scales, features: bool, sizes: dict[str, tuple[float | None, float | None]]
-) -> dict[str, str]:
-    """The slides that cannot be read, with the reason; features: these are read and checked too.
+@dataclass
+class Examination:
+    """What the files of slides say (by slide), those that cannot be read with the reason, and remarks on their grid."""
 
-    sizes: takes tile and pixel of the others, in um.
+    seen: dict[str, FeatureFile]
+    unreadable: dict[str, str]
+    grid: list[str]
+
+
+def examined(slides: Sequence[Slide], source: BagSource, *, features: bool) -> Examination:
+    """Look at the files of slides; features: these are read and checked too, and stay in the source.
+
+    Files that do not say what a tile is are looked at once more together: slides with too few tiles to show their
+    stride take that of the others.
     """
+    seen: dict[str, FeatureFile] = {}
     reasons: dict[str, str] = {}
-    for slide in matched.slides:
-        if slide.path is not None:
-            try:
-                found = read_features(slide.path, scales.of(slide.name), features=features)
-                if not np.isfinite(found.coords).all():
-                    raise DataError(f"{slide.path}: instances have NaN or infinite coordinates; repair them")
-                if found.features.size and not np.isfinite([found.features.min(), found.features.max()]).all():
-                    bad = int((~np.isfinite(found.features)).any(axis=1).sum())
-                    raise DataError(
-                        f"{slide.path}: {bad:,} of {len(found.features):,} instances have NaN or infinite features; "
-                        "extract the slide again, or remove these instances"
-                    )
-                sizes[slide.name] = (found.tile_um, found.mpp)
-            except ScaleError:
-                raise
-            except DataError as error:
-                reasons[slide.name] = str(error)
-    return reasons
+    unplaced: dict[str, ScaleError] = {}
+
+    def look(slide: Slide, path: Path) -> None:
+        try:
+            seen[slide.name] = source.brief(path, features=features)
+        except ScaleError as error:
+            unplaced[slide.name] = error
+        except DataError as error:
+            reasons[slide.name] = str(error)
+
+    paths = {slide: slide.path for slide in slides if slide.path is not None}
+    for slide, path in paths.items():
+        look(slide, path)
+    asked = {
+        slide: path
+        for slide, path in paths.items()
+        if slide.name in unplaced or (slide.name in seen and seen[slide.name].probe.format in FORMATS)
+    }
+    source.scales, grid = with_cohort_grid(list(asked.values()), source.scales)
+    for slide, path in asked.items():
+        if plain_slide(slide.name) in source.scales.strides:
+            unplaced.pop(slide.name, None)
+            look(slide, path)
+    if unplaced:
+        raise next(iter(unplaced.values()))
+    return Examination(seen, reasons, grid)
 
 
 def lacking_slides(

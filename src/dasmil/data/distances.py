@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from scipy.spatial import KDTree
 
 from dasmil.errors import DataError
@@ -12,6 +13,13 @@ from dasmil.types import Bag
 
 ASKED = 500
 """Instances of a bag that are asked for their neighbours."""
+
+
+def lies_apart(bag: Bag) -> bool:
+    """Whether two instances of a section lie at different places."""
+    coords = bag.coords if bag.section is None else torch.cat([bag.coords, bag.section[:, None].to(bag.coords)], 1)
+    sections = 1 if bag.section is None else len(bag.section.unique())
+    return len(coords.unique(dim=0)) > sections
 
 
 def _some(bags: Sequence[Bag], most: int, rng: np.random.Generator) -> Iterator[Bag]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from dasmil.data.checks import Finding, check_copies, check_mixture, check_patients, grouped, look
 from dasmil.data.columns import FurtherColumns
 from dasmil.data.doctor_tasks import TaskShowing, check_task
-from dasmil.data.formats import FeatureFile, find_feature_files, probe_features, read_features, slide_name
-from dasmil.data.formats.contents import measured_stride, off_grid, shows_stride
-from dasmil.data.labels import LabelRow
+from dasmil.data.formats import find_feature_files, probe_features, read_features, slide_name
+from dasmil.data.labels import LabelRow, plain_slide
 from dasmil.data.match import Candidate, Match, candidate, check_trainable, match_labels, one_class_parts, shortened
 from dasmil.data.positive import positive_text
 from dasmil.data.scale import Scale, Scales
@@ -23,19 +24,8 @@ from dasmil.data.site_check import check_sites
 from dasmil.errors import DasmilError
 from dasmil.tasks import Task
 
-Level = Literal["error", "warning"]
 NEIGHBOURS = 80
 """How many instances a suggested radius holds: enough to see a surrounding, few enough to cost little."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, with the slides that have it."""
-
-    level: Level
-    check: str
-    message: str
-    slides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,19 +98,21 @@ def check_bags(
     findings: list[Finding] = []
     rules: Counter[str] = Counter()
     means: dict[str, np.ndarray] = {}
+    carried: list[Candidate] = []
     for number, path in enumerate(files):
         yield number, len(files), slide_name(path)
-        row, found, rule = _check_file(path, scales.of(slide_name(path)), means if sites is not None else None)
+        row, found, rule, own = _check_file(path, scales.of(slide_name(path)), means if sites is not None else None)
         rows.append(row)
+        carried.append(own)
         findings += found
         if rule:
             rules[rule] += 1
-    findings = grouped(findings) + _check_mixture(rows)
+    findings = grouped(findings) + check_mixture(rows)
     unused = scales.without_slide(row["slide"] for row in rows)
     if unused:
         findings.append(Finding("warning", "scale table", f"{len(unused)} rows without a slide: {shortened(unused)}"))
     known = Known(labels, positive, sites, task, per_patient)
-    yield check_cohort(rows, findings, rules, [candidate(path) for path in files], known, means)
+    yield check_cohort(rows, findings, rules, carried, known, means)
 
 
 def check_cohort(
@@ -134,6 +126,9 @@ def check_cohort(
     """The checkup of bags that were looked at one by one: labels and sites of the cohort, errors before warnings."""
     cohort: list[str] = []
     shows: Sequence[Showing | TaskShowing] = []
+    owners = {row.slide: row.patient for row in known.labels or ()}
+    patients = {bag.name: owners.get(plain_slide(bag.name)) or bag.patient for bag in found}
+    findings = findings + check_copies(rows, patients) + check_patients(patients.values())
     if known.labels is not None:
         cohort, shows, more = _check_labels(found, known.labels, known)
         findings = findings + more
@@ -148,124 +143,29 @@ def check_cohort(
 
 def _check_file(
     path: Path, scale: Scale, means: dict[str, np.ndarray] | None = None
-) -> tuple[dict[str, Any], list[Finding], str | None]:
+) -> tuple[dict[str, Any], list[Finding], str | None, Candidate]:
     slide = slide_name(path)
     row: dict[str, Any] = {"slide": slide, "path": str(path), "format": None, "tiles": None, "features": None}
+    probe = file = None
+    check, message = "unreadable", ""
     try:
-        probe = probe_features(path)
-        row |= {"format": probe.format, "tiles": probe.n, "features": probe.in_features, "encoder": probe.encoder}
-        if probe.n_coords is not None and probe.n_coords != probe.n:
-            message = f"{probe.n} rows of features but {probe.n_coords} of coords"
-            return row, [Finding("error", "count mismatch", message, (slide,))], None
         file = read_features(path, scale)
+        probe = file.probe
     except DasmilError as error:
-        return row, [Finding("error", "unreadable", str(error), (slide,))], None
-    row |= {"tile_um": file.tile_um, "mpp": file.mpp, "rule": file.rule}
+        message = str(error)
+        with suppress(DasmilError):
+            probe = probe_features(path)
+    own = Candidate(slide, path) if probe is None else candidate(path, probe)
+    if probe is not None:
+        row |= {"format": probe.format, "tiles": probe.n, "features": probe.in_features, "encoder": probe.encoder}
+        if probe.n_coords not in (None, probe.n):
+            check, message = "count mismatch", f"{probe.n} rows of features but {probe.n_coords} of coords"
+    if file is None:
+        return row, [Finding("error", check, message, (slide,))], None, own
+    row, findings = look(file, scale, slide)
     if means is not None and len(file.features):
         means[slide] = np.asarray(file.features, dtype=np.float64).mean(0)
-    findings = [Finding(level, check, message, (slide,)) for level, check, message in _check_contents(file, scale, row)]
-    return row, findings, file.rule
-
-
-def _check_contents(file: FeatureFile, scale: Scale, row: dict[str, Any]) -> Iterator[tuple[Level, str, str]]:
-    bad = int((~np.isfinite(file.features)).reshape(len(file.features), -1).any(axis=1).sum())
-    if bad:
-        yield "error", "NaN features", f"{bad} of {len(file.features)} instances have NaN or infinite features"
-    rows = file.features.reshape(len(file.features), -1)
-    constant = int((np.ptp(rows, axis=1) == 0).sum()) if rows.shape[1] > 1 else 0
-    if constant:
-        yield "warning", "constant features", f"{constant} instances whose features are all one value"
-    lost = int((~np.isfinite(file.coords)).any(axis=1).sum())
-    if lost:
-        yield "error", "NaN coordinates", f"{lost} of {len(file.coords)} instances have NaN or infinite coordinates"
-        return
-    repeated = len(file.coords) - len(np.unique(np.round(file.coords, 2), axis=0))
-    if repeated:
-        yield "warning", "duplicated coordinates", f"{repeated} of {len(file.coords)} instances share a position"
-    stride = measured_stride(file.coords)
-    row["stride_um"] = None if np.isnan(stride) else round(stride, 3)
-    if file.tile_um and np.isfinite(stride) and not off_grid(file.coords):
-        ratio = stride / file.tile_um
-        if ratio < 0.99:
-            yield (
-                "warning",
-                "stride against tile",
-                (f"tiles of {file.tile_um:g} um lie {stride:g} um apart: they overlap, or the scale is wrong"),
-            )
-        elif ratio > 1.45 and not shows_stride(file.coords):
-            yield (
-                "warning",
-                "scattered tiles",
-                f"tiles of {file.tile_um:g} um lie {stride:g} um apart: they are scattered, or the scale is wrong",
-            )
-        elif ratio > 1.45:  # the diagonal of a grid is 1.41: sparse tissue stays below
-            yield (
-                "error",
-                "stride against tile",
-                f"stride {stride:g} um but tiles of {file.tile_um:g} um: the scale is wrong, or tiles are missing",
-            )
-    yield from _check_size(file, scale)
-
-
-def _check_size(file: FeatureFile, scale: Scale) -> Iterator[tuple[Level, str, str]]:
-    """Tiles must lie on the slide; if they do so only with x and y exchanged, the axes are swapped."""
-    size = file.probe.size_px
-    if scale.width_px is not None and scale.height_px is not None:
-        size = (scale.width_px, scale.height_px)
-    mpp = file.mpp if file.mpp is not None else scale.mpp
-    if size is None or mpp is None:
-        return
-    width, height = size[0] * mpp, size[1] * mpp
-    slack = 0.51 * (file.tile_um or 0) + 1
-    x, y = file.coords.max(axis=0)[:2]
-    inside = x <= width + slack and y <= height + slack
-    swapped = y <= width + slack and x <= height + slack
-    if not inside and swapped:
-        yield (
-            "error",
-            "swapped axes",
-            f"tiles reach ({x:g}, {y:g}) um on a slide of {width:g} x {height:g} um: x and y are exchanged",
-        )
-    elif not inside:
-        yield (
-            "error",
-            "outside the slide",
-            f"tiles reach ({x:g}, {y:g}) um on a slide of {width:g} x {height:g} um: wrong scale",
-        )
-
-
-def _check_mixture(rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    """Files of one cohort must come from one encoder at one scale."""
-    findings: list[Finding] = []
-    checks: tuple[tuple[str, str, Level], ...] = (
-        ("features", "mixed encoders", "error"),
-        ("encoder", "mixed encoders", "error"),
-        ("tile_um", "mixed scales", "error"),
-        ("format", "mixed formats", "warning"),
-    )
-    for column, check, level in checks:
-        values = _alike_values([(row[column], row["slide"]) for row in rows if row.get(column) is not None])
-        if len(values) > 1:
-            ranked = sorted(values.items(), key=lambda item: -len(item[1]))
-            counts = ", ".join(f"{value} ({len(slides)} slides)" for value, slides in ranked)
-            others = tuple(slide for _, slides in ranked[1:] for slide in slides)
-            findings.append(Finding(level, check, f"{column}: {counts}", others))
-    return findings
-
-
-SCANNERS = 1.02  # of one cohort they differ in their um per pixel by a part of this without anything being wrong
-
-
-def _alike_values(found: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
-    """Slides by value; lengths that differ no more than those of two scanners are one."""
-    values: dict[Any, list[str]] = {}
-    group: float | None = None
-    for value, slide in sorted(found, key=lambda item: item[0]):
-        if isinstance(value, float):
-            group = value if group is None or value > SCANNERS * group else group
-            value = round(group, 1)
-        values.setdefault(value, []).append(slide)
-    return values
+    return row, findings, file.rule, own
 
 
 def _check_labels(
@@ -327,20 +227,3 @@ def _few_patients(matched: Match) -> Iterator[str]:
                 f"class {name!r} has {len(patients)} patient{'s' * (len(patients) != 1)}, expected at least 3: "
                 "training, validation and test need one each"
             )
-
-
-def grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding per check: the first message as the example, all slides named."""
-    groups: dict[tuple[Level, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.level, finding.check), []).append(finding)
-    grouped: list[Finding] = []
-    for (level, check), members in groups.items():
-        slides = tuple(slide for member in members for slide in member.slides)
-        message = members[0].message
-        if len(members) > 1:
-            message = f"{len(members)} slides ({shortened(slides, 3)}); for example: {message}"
-        elif slides and slides[0] not in message:
-            message = f"{slides[0]}: {message}"
-        grouped.append(Finding(level, check, message, slides))
-    return grouped

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from scipy.spatial import KDTree
 
+from dasmil.data.checks import Finding, Level, content, grouped
 from dasmil.data.columns import FurtherColumns
-from dasmil.data.doctor import NEIGHBOURS, Finding, Known, Level, check_cohort, grouped
-from dasmil.data.labels import LabelRow
+from dasmil.data.doctor import NEIGHBOURS, Known, check_cohort
+from dasmil.data.labels import LabelRow, plain_slide
+from dasmil.data.leaks import leaking_columns
 from dasmil.data.match import Candidate
 from dasmil.tasks import Task
 from dasmil.types import Bag
@@ -38,12 +40,17 @@ def check_cells(
     for number, bag in enumerate(bags):
         yield number, len(bags), bag.bag_id
         row: dict[str, Any] = {"slide": bag.bag_id, "format": "cells", "tiles": len(bag),
-                               "features": bag.features.shape[1]}  # fmt: skip
+                               "features": bag.features.shape[1],
+                               "content": content(bag.features.numpy(), bag.coords.numpy())}  # fmt: skip
         found = list(_check_bag(bag, row))
         findings += [Finding(level, check, message, (bag.bag_id,)) for level, check, message in found]
         means[bag.bag_id] = bag.features.numpy().mean(0, dtype=np.float64)
         rows.append(row)
     findings = grouped(findings) + _check_spacing(rows) + _check_types(bags) + _check_columns(bags)
+    rowed = {row.slide: row.label for row in labels or ()}
+    texts = [rowed.get(plain_slide(bag.bag_id)) for bag in bags]
+    codes = {text: code for code, text in enumerate(dict.fromkeys(filter(None, texts)))}
+    findings += leaking_columns(bags, [codes.get(text) if text else None for text in texts])
     candidates = [Candidate(bag.bag_id, label=bag.label, patient=bag.patient_id) for bag in bags]
     rules = Counter(str(bag.metadata.get("coords_rule", bag.unit)) for bag in bags)
     known = Known(labels, positive, sites, task, per_patient)

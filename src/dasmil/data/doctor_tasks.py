@@ -69,7 +69,7 @@ def check_task(matched: Match, task: Task, *, per_patient: bool) -> tuple[list[s
     lines = [head, *described(task, values)]
     shows = what_task_shows(task, owners, values, splits)
     lines += showing_lines(task, shows)
-    wrong = [*_disagreeing(matched, per_patient), *_empty_parts(task, values, splits)]
+    wrong = [*disagreeing(matched, task, per_patient), *_empty_parts(task, values, splits)]
     for k, target in enumerate(task.targets):
         wrong += _odd(target, values[:, _columns(task, k)], [slide.name for slide in first])
     return lines, shows, wrong
@@ -135,6 +135,7 @@ def _described(task: Task, number: int, values: Array) -> str:
             f"{target.name}: {y.min():g} to {y.max():g}{unit}, mean {y.mean():.4g}, standard deviation {y.std():.3g}, "
             f"{len(np.unique(y))} different values{missing}"
         )
+    assert isinstance(target, ClassTarget)
     counts = ", ".join(f"{int((known[:, 0] == c).sum())} {name}" for c, name in enumerate(target.classes))
     return f"{target.name}: {counts}{missing}"
 
@@ -154,6 +155,7 @@ def _shows(
             found = correlation_to_tell([len(rows) for rows in known])
             yield TaskShowing(target.name, "correlation", where, patients, None, *found)
         else:
+            assert isinstance(target, ClassTarget)
             counts = np.array([[int((rows[:, 0] == c).sum()) for c in range(len(target.classes))] for rows in known])
             rare = int(counts.sum(0).argmin()) if len(target.classes) > 2 else 1
             pairs = [(int(row[rare]), int(row.sum() - row[rare])) for row in counts]
@@ -163,8 +165,8 @@ def _shows(
             )
 
 
-def _disagreeing(matched: Match, per_patient: bool) -> Iterator[Wrong]:
-    """Patients whose slides have different values: one bag a patient could not have both."""
+def disagreeing(matched: Match, task: Task, per_patient: bool) -> Iterator[Wrong]:
+    """Patients whose slides have different values: one bag a patient could not have both, and nobody dies twice."""
     groups: dict[str, list[Any]] = {}
     for slide in matched.slides:
         if slide.patient is not None:
@@ -178,9 +180,10 @@ def _disagreeing(matched: Match, per_patient: bool) -> Iterator[Wrong]:
         f"{slide.name}: " + " ".join(f"{n} {'none' if v is None else f'{v:g}'}" for n, v in slide.targets or ())
         for slide in (slides[0], other)
     )
-    what = "training with --per-patient would stop; write the same in all rows of a patient"
+    must = per_patient or task.kind == "survival"
+    what = "write the same in all rows of a patient" if must else "training with --per-patient would stop"
     message = f"{len(differ)} patients have slides with different values, for example {who} ({shown}): {what}"
-    yield "error" if per_patient else "warning", "slides disagree", message, tuple(s.name for s in slides)
+    yield "error" if must else "warning", "slides disagree", message, tuple(s.name for s in slides)
 
 
 def _empty_parts(task: Task, values: Array, splits: dict[str, list[int]]) -> Iterator[Wrong]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
+from dasmil.data.layouts import Format
 from dasmil.data.store import replacing_h5, write_bag
 from dasmil.errors import DataError, unknown_name
 from dasmil.types import Bag
-
-Format = Literal["dasmil", "stamp", "trident", "clam"]
 
 # TRIDENT names an objective by the resolution it sees: below this many um/px it is that magnification.
 _MAGNIFICATIONS = ((0.16, 80), (0.2, 60), (0.3, 40), (0.6, 20), (1.2, 10), (2.4, 5))

@@ -11,7 +11,7 @@ import numpy as np
 
 from dasmil.data.guard import check_hdf5
 from dasmil.data.memory import need_memory
-from dasmil.data.text_table import find_encoding
+from dasmil.data.text_table import find_encoding, plain_number
 from dasmil.errors import WORD, DataError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def numbers(column: pd.Series) -> np.ndarray:
 
 
 def _number(value: object) -> float:
+    if isinstance(value, str):
+        number = plain_number(value)
+        return float("nan") if number is None else number
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -82,6 +85,7 @@ def _read_parquet(path: Path, pandas: Any) -> pd.DataFrame:
 
     about = pyarrow.parquet.read_metadata(path)
     _check_width(path, about.num_columns)
+    check_unpacked(path, about)
     need_memory(path, f"a table of {about.num_rows:,} rows", about.num_rows * about.num_columns * 8)
     frame: pd.DataFrame = pandas.read_parquet(path)
     twice = frame.columns[frame.columns.duplicated()]
@@ -91,6 +95,18 @@ def _read_parquet(path: Path, pandas: Any) -> pd.DataFrame:
         if kind.kind == "O" and any(isinstance(value, bytes) for value in frame[name]):  # text of older programs
             frame[name] = [_text(value) for value in frame[name]]
     return frame
+
+
+def check_unpacked(path: Path, about: Any) -> None:
+    """Refuse a Parquet file that unpacks to much more than a table of its size, by what its footer says."""
+    groups = [about.row_group(i) for i in range(about.num_row_groups)]
+    size = max(8 * about.num_rows * about.num_columns, sum(group.total_byte_size for group in groups))
+    most = max(BELIEVED_BYTES, BELIEVED_RATIO * path.stat().st_size)
+    if size > most:
+        raise DataError(
+            f"{path}: unpacks to {about.num_rows:,} rows and {size / 1e6:,.0f} MB, more than {most / 1e6:,.0f} MB, "
+            "which is no table of cells; save it without compression"
+        )
 
 
 def _text(value: Any) -> Any:

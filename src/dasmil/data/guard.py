@@ -1,4 +1,4 @@
-"""The door for HDF5 files: a child process looks first, because libhdf5 can hang or crash on a damaged file."""
+"""The door for HDF5 files and zarr folders: a child process looks first, because their libraries can hang or crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from dasmil.data import inspect_hdf5
+from dasmil.data import inspect_files
 from dasmil.errors import DasmilError, DataError
 
 _Identity = tuple[str, int, int, int, int]
@@ -32,6 +32,14 @@ def check_hdf5(path: Path) -> None:
         raise DataError(f"{path}: {refused}; make it again")
 
 
+def check_zarr(folder: Path) -> None:
+    """Refuse a zarr folder with a piece that cannot be decoded within limits of time and memory."""
+    with _LOCK:
+        refused = _inspector().ask(folder)
+    if refused is not None:
+        raise DataError(f"{folder}: {refused}; save it again")
+
+
 class _Inspector:
     """A running child; after a file that ended it the next one gets a new child."""
 
@@ -39,7 +47,7 @@ class _Inspector:
         self.owner = os.getpid()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", inspect_hdf5.__file__],
+            [sys.executable, "-P", inspect_files.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -51,7 +59,7 @@ class _Inspector:
         self.questions, self.answers = self.process.stdin, self.process.stdout
         if self.answers.readline() != b"ready\n":
             raise DasmilError(
-                f"the process that checks HDF5 files could not be started with {sys.executable}: "
+                f"the process that checks files could not be started with {sys.executable}: "
                 "see whether `python -c 'import h5py'` works there"
             )
 
@@ -69,11 +77,14 @@ class _Inspector:
         if answer:
             return json.loads(answer)
         code = self.process.wait()
+        kind, limits = ("HDF5 file", inspect_files.HDF5_LIMITS)
+        if path.is_dir():
+            kind, limits = "zarr folder", inspect_files.ZARR_LIMITS
         if code == -signal.SIGPROF:
-            return "damaged HDF5 file: the HDF5 library came to no end with it"
+            return f"damaged {kind}: the library that reads it came to no end within {limits[0]} seconds"
         if code == -signal.SIGALRM:
-            return f"the file was not read through within {inspect_hdf5.SECONDS} seconds"
-        return f"damaged HDF5 file: the HDF5 library failed on it (code {code})"
+            return f"the {kind} was not read through within {limits[1]} seconds"
+        return f"damaged {kind}: the library that reads it failed (code {code})"
 
     def close(self) -> None:
         """End the child; in a process that was forked from its owner only the pipes are let go."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dasmil.data.positive import ordered
-from dasmil.data.text_table import composed, read_rows
+from dasmil.data.text_table import composed, plain_number, read_rows
 from dasmil.errors import DataError, InputError, named, shown
 
 # The names under which people keep these columns, ours first, then CLAM's, STAMP's and common ones.
@@ -30,6 +31,10 @@ SPLIT_NAMES = {
 
 # What tools write into an empty cell when they save a table (pandas, R, SQL). Not "none": it names a class too often.
 EMPTY = ("", "nan", "na", "n/a", "null")
+# What spreadsheet programs show in place of a value that they could not compute.
+CELL_ERRORS = ("#n/a", "#ref!", "#div/0!", "#value!", "#name?", "#null!", "#num!", "#getting_data", "#spill!", "#calc!")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}( [0-9:]+)?")
+Rows = Sequence[tuple[int, dict[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,17 @@ def read_labels(
         path, slide_table=slide_table, slide_column=slide_column, patient_column=patient_column,
         split_column=split_column,
     )  # fmt: skip
-    label = _column(path, header, "label", LABEL, label_column)
+    cells = [(row.number, row.cells) for row in rows]
+    label = find_column(path, header, cells, "label", LABEL, label_column)
     if label is None:
         raise DataError(f"{path}: no label column among {named(header)}; name it with --label-column")
+    need_values(path, cells, [label])
+    for number, row in cells:
+        if _DATE.fullmatch(row[label]) and row[label] not in classes:
+            raise DataError(
+                f"{path}, line {number}: the label is the date {row[label]}; spreadsheet programs make dates of names "
+                "such as MARCH1 or 1/2: make the column text and write them again, or name the classes with --classes"
+            )
     return [replace(row.of, label=cell if (cell := row.cells[label]) in classes else filled(cell)) for row in rows]
 
 
@@ -103,12 +116,13 @@ def read_slides(
     header, rows = read_rows(path)
     if slide_table is not None:
         rows, header = _join_stamp(path, header, rows, Path(slide_table), patient_column, slide_column)
-    slide = _column(path, header, "slide", SLIDE, slide_column)
-    patient = _column(path, header, "patient", PATIENT, patient_column)
+    slide = find_column(path, header, rows, "slide", SLIDE, slide_column)
+    patient = find_column(path, header, rows, "patient", PATIENT, patient_column)
     if slide is None:
         hint = " (a table of patients? then give the slides of each with --slide-table)" if patient else ""
         raise DataError(f"{path}: no slide column among {named(header)}{hint}; name it with --slide-column")
-    split = _column(path, header, "split", SPLIT, split_column)
+    split = find_column(path, header, rows, "split", SPLIT, split_column)
+    need_values(path, rows, [name for name in (slide, patient, split) if name is not None])
     found: list[TableRow] = []
     for number, row in rows:
         if not row[slide]:
@@ -128,11 +142,12 @@ def read_slides(
 def read_patients(path: Path, slide_column: str | None = None, patient_column: str | None = None) -> dict[str, str]:
     """The patient of every slide, from a table of slides without labels (STAMP's slide table, or any with both)."""
     header, rows = read_rows(path)
-    slide = _column(path, header, "slide", SLIDE, slide_column)
-    patient = _column(path, header, "patient", PATIENT, patient_column)
+    slide = find_column(path, header, rows, "slide", SLIDE, slide_column)
+    patient = find_column(path, header, rows, "patient", PATIENT, patient_column)
     if slide is None or patient is None:
         what = "slide" if slide is None else "patient"
         raise DataError(f"{path}: no {what} column among {named(header)}; name it with --{what}-column")
+    need_values(path, rows, [slide, patient])
     found: dict[str, str] = {}
     for number, row in rows:
         name, owner = plain_slide(row[slide]), filled(row[patient])
@@ -143,20 +158,57 @@ def read_patients(path: Path, slide_column: str | None = None, patient_column: s
     return found
 
 
-def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], chosen: str | None) -> str | None:
+def find_column(
+    path: Path, header: Sequence[str], rows: Rows, what: str, names: tuple[str, ...], chosen: str | None
+) -> str | None:
+    """The column for the label, the slide, ...: as chosen, else by its name; None where none has one of the names.
+
+    Two columns that could be meant must say the same.
+    """
     if chosen is not None:
         if chosen in header:
             return chosen
         raise InputError(f"{path}: no column {shown(chosen)} for the {what}; it has {named(header)}")
-    lower = {name.lower().replace(" ", "_"): name for name in header}
-    found = [lower[name] for name in names if name in lower]
+    found = [column for name in names for column in header if column.lower().replace(" ", "_") == name]
+    for other in found[1:]:
+        line = _contradiction(rows, found[0], other, plain_slide if what == "slide" else None)
+        if line is not None:
+            raise DataError(
+                f"{path}: {shown(found[0])} and {shown(other)} could both be the column of the {what}, and they differ "
+                f"(line {line}); name one with --{what}-column"
+            )
     return found[0] if found else None
+
+
+def _contradiction(rows: Rows, first: str, second: str, plain: Callable[[str], str] | None) -> int | None:
+    """The line in which two columns say something else; columns that name the same groups by other words agree."""
+    there: dict[str, str] = {}
+    back: dict[str, str] = {}
+    for number, row in rows:
+        one, other = row[first], row[second]
+        if plain is not None:
+            if plain(one) != plain(other):
+                return number
+        elif there.setdefault(one, other) != other or back.setdefault(other, one) != one:
+            return number
+    return None
+
+
+def need_values(path: Path, rows: Rows, columns: Sequence[str]) -> None:
+    """Refuse cells in which a spreadsheet program shows an error in place of a value."""
+    for number, row in rows:
+        for name in columns:
+            if row[name].lower() in CELL_ERRORS:
+                raise DataError(
+                    f"{path}, line {number}: {shown(name)} is {row[name]}, an error of a spreadsheet program; correct "
+                    "the cell, or empty it"
+                )
 
 
 def names_bags(path: Path, column: str) -> bool:
     """Whether a label table without a column of slides has this one, which names the bags in a table of cells."""
-    header, _ = read_rows(path)
-    return column in header and _column(path, header, "slide", SLIDE, None) is None
+    header, rows = read_rows(path)
+    return column in header and find_column(path, header, rows, "slide", SLIDE, None) is None
 
 
 def filled(cell: str) -> str | None:
@@ -184,12 +236,12 @@ def _join_stamp(
     """Give every slide of STAMP's slide table the row of its patient in the clini table."""
     slide_header, slide_rows = read_rows(slide_table)
     keys: list[str] = []
-    for table, names in ((path, header), (slide_table, slide_header)):
-        key = _column(table, names, "patient", PATIENT, patient_column)
+    for table, names, lines in ((path, header, rows), (slide_table, slide_header, slide_rows)):
+        key = find_column(table, names, lines, "patient", PATIENT, patient_column)
         if key is None:
             raise DataError(f"{table}: no patient column among {named(names)}; name it with --patient-column")
         keys.append(key)
-    slide = _column(slide_table, slide_header, "slide", SLIDE, slide_column)
+    slide = find_column(slide_table, slide_header, slide_rows, "slide", SLIDE, slide_column)
     if slide is None:
         raise DataError(f"{slide_table}: no slide column among {named(slide_header)}; name it with --slide-column")
     patients: dict[str, dict[str, str]] = {}
@@ -243,7 +295,4 @@ def class_names(
 
 def as_number(text: str) -> float | None:
     """The number that a class name is, or None for a word."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return plain_number(text)

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dasmil.data.formats import slide_name
+from dasmil.data.formats import Probe, probe_features, slide_name
 from dasmil.data.labels import LabelRow, as_number, class_names, plain_slide
-from dasmil.data.store import read_bag_info
 from dasmil.data.text_table import composed
-from dasmil.errors import WORD, DataError, InputError, named, shown
+from dasmil.errors import WORD, DasmilError, DataError, InputError, named, shown
+
+if TYPE_CHECKING:
+    from dasmil.data.checks import Finding
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Slide:
 
 
 NO_FILE = "has no file"
+WARNED = ("same slides", "leak", "slides disagree")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,9 @@ class CohortReport:
     unreadable: slides that were left out because their file is damaged, empty or without positions, with the reason.
     are_classes: False where the classes are those by which splits of another task are balanced.
     incomplete: patients of whom a slide cannot be read, or is in the table of slides and has no file; which, and why.
+    grid: what was taken from other slides where tiles lie too far apart to show their stride.
     sizes: of slides in files, the edge of a tile in um and the um per level-0 pixel, where they are known.
+    looked: what is known of each bag that was read; findings: what is wrong with them, as `dasmil doctor` says it.
     """
 
     n_slides: int
@@ -64,6 +70,14 @@ class CohortReport:
     other_patient: list[str] = field(default_factory=list)
     other_label: list[str] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
+    grid: list[str] = field(default_factory=list)
+    looked: dict[str, dict[str, Any]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the doctor warns of and training goes on with."""
+        return [f"Warning: {one.check}: {one.message}" for one in self.findings if one.check in WARNED]
 
     @property
     def unmatched(self) -> list[str]:
@@ -127,7 +141,7 @@ class CohortReport:
             head += f"; {counts or 'no labels'}"
         if self.splits:
             head += "; " + ", ".join(f"{name} {count}" for name, count in self.splits.items())
-        return [head, *self.unmatched, *self.overruled, *self.doubtful]
+        return [head, *self.unmatched, *self.overruled, *self.doubtful, *self.grid, *self.warnings]
 
 
 @dataclass(frozen=True)
@@ -147,14 +161,18 @@ def _listed(kinds: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
     return [f"{len(names)} {kind}: {shortened(names)}" for kind, names in kinds if names]
 
 
-def candidate(path: Path) -> Candidate:
-    """A feature file to be matched; only dasmil's own bag files carry a class number and a patient."""
-    try:
-        info = read_bag_info(path)
-    except DataError:  # of another tool, or damaged, which is said when it is read
-        return Candidate(slide_name(path), path)
-    patient = None if info.patient_id is None else composed(info.patient_id)
-    return Candidate(slide_name(path), path, info.label, patient)
+def candidate(path: Path, probe: Probe | None = None) -> Candidate:
+    """A feature file to be matched; only dasmil's own bag files carry a class number and a patient.
+
+    probe: what it says about itself, where it was looked at already.
+    """
+    if probe is None:
+        try:
+            probe = probe_features(path)
+        except DasmilError:  # damaged, which is said when it is read
+            return Candidate(slide_name(path), path)
+    patient = None if probe.patient_id is None else composed(probe.patient_id)
+    return Candidate(slide_name(path), path, probe.label, patient)
 
 
 def match_labels(

@@ -1,4 +1,4 @@
-"""How much memory is free, so that what does not fit is refused before it is tried."""
+"""How much memory bags may take, and how much is free, so that what does not fit is refused before it is tried."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 from dasmil.errors import DataError
+
+MEMORY_GB = 1.0
+"""Bags up to this size are kept in memory, unless the user says otherwise (``--set memory_gb=4``)."""
 
 
 def available_memory() -> int:

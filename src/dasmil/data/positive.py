@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dasmil.data.text_table import plain_number
 from dasmil.errors import InputError, unknown_name
 
 _POSITIVE = """
@@ -63,8 +64,4 @@ def _plain(name: str) -> str:
 
 
 def _is_number(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
-        return False
-    return True
+    return plain_number(name) is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dasmil.data.labels import plain_slide
-from dasmil.data.text_table import read_rows
+from dasmil.data.text_table import plain_number, read_rows
 from dasmil.errors import DataError, InputError, named, shown
 
 NOMINAL = "nominal"
@@ -20,6 +20,7 @@ class Scale:
     """The scale of one slide: micrometres per level-0 pixel, tile edge in micrometres, size in level-0 pixels.
 
     nominal: take 10 um / magnification where a file states only the magnification of its objective.
+    stride_px: the distance of neighbouring tiles in the cohort, for a slide that does not show its own.
     """
 
     mpp: float | None = None
@@ -27,6 +28,7 @@ class Scale:
     width_px: float | None = None
     height_px: float | None = None
     nominal: bool = False
+    stride_px: float | None = None
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
@@ -37,18 +39,21 @@ class Scale:
 
 @dataclass(frozen=True)
 class Scales:
-    """The scale for every slide: a default and a table of exceptions by ``plain_slide``."""
+    """The scale for every slide: a default and a table of exceptions by ``plain_slide``.
+
+    strides: of slides, also by ``plain_slide``, that take the stride of the cohort's grid.
+    """
 
     default: Scale = field(default_factory=Scale)
     table: Mapping[str, Scale] = field(default_factory=dict)
+    strides: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, slide: str) -> Scale:
         """The scale of one slide; fields that the table leaves empty come from the default."""
         row = self.table.get(plain_slide(slide))
-        if row is None:
-            return self.default
-        known = {name: getattr(row, name) for name in _COLUMNS if getattr(row, name) is not None}
-        return replace(self.default, **known)
+        known = {name: getattr(row, name) for name in _COLUMNS if row is not None and getattr(row, name) is not None}
+        stride = self.strides.get(plain_slide(slide))
+        return replace(self.default, **known, stride_px=stride) if known or stride is not None else self.default
 
     def without_slide(self, slides: Iterable[str]) -> list[str]:
         """The rows of the table that belong to none of these slides."""
@@ -59,12 +64,9 @@ class Scales:
 def read_scales(mpp: float | str | None = None, tile_um: float | None = None, table: Path | None = None) -> Scales:
     """Build the scales from a command's options: ``mpp`` is a number or 'nominal', ``table`` a CSV per slide."""
     nominal = isinstance(mpp, str) and mpp.strip().lower() == NOMINAL
-    try:
-        number = None if mpp is None or nominal else float(mpp)
-    except ValueError:
-        raise InputError(
-            f"mpp is {shown(mpp)}, expected micrometres per pixel (for example 0.25) or 'nominal'"
-        ) from None
+    number = None if nominal else plain_number(mpp) if isinstance(mpp, str) else mpp
+    if number is None and mpp is not None and not nominal:
+        raise InputError(f"mpp is {shown(mpp)}, expected micrometres per pixel (for example 0.25) or 'nominal'")
     default = Scale(mpp=number, tile_um=tile_um, nominal=nominal)
     return Scales(default, _read_table(Path(table)) if table is not None else {})
 
@@ -92,7 +94,7 @@ def _read_table(path: Path) -> dict[str, Scale]:
 
 
 def _number(name: str, cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise InputError(f"{name} is {shown(cell)}, expected a number such as 0.25") from None
+    number = plain_number(cell)
+    if number is None:
+        raise InputError(f"{name} is {shown(cell)}, expected a number such as 0.25")
+    return number

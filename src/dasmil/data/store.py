@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Iterator
@@ -78,8 +79,21 @@ def read_bag(
     """Read a whole bag file; label, patient_id and bag_id, where given, stand in for those in the file."""
     path = Path(path)
     with _opened(path) as (file, info):
-        arrays = {name: read_numbers(path, file, name) for name in ("features", "coords", *info.has)}
-        ids = read_ids(path, file)
+        return bag_of(path, file, info, label=label, patient_id=patient_id, bag_id=bag_id)
+
+
+def bag_of(
+    path: Path,
+    file: h5py.File,
+    info: BagInfo,
+    *,
+    label: int | None = None,
+    patient_id: str | None = None,
+    bag_id: str | None = None,
+) -> Bag:
+    """The bag in a file that is open."""
+    arrays = {name: read_numbers(path, file, name) for name in ("features", "coords", *info.has)}
+    ids = read_ids(path, file)
     if "key_instances" in arrays and not np.isin(arrays["key_instances"], (0, 1)).all():
         raise DataError(f"{path}: key_instances hold values other than 0 and 1")
     try:
@@ -106,7 +120,12 @@ def read_coords(path: str | Path) -> np.ndarray:
     """Read only the coordinates [n, 2 or 3] (float32, in the file's unit) of a bag file."""
     path = Path(path)
     with _opened(path) as (file, _):
-        coords = read_numbers(path, file, "coords").astype(np.float32, copy=False)
+        return coords_of(path, file)
+
+
+def coords_of(path: Path, file: h5py.File) -> np.ndarray:
+    """The coordinates in a file that is open."""
+    coords = read_numbers(path, file, "coords").astype(np.float32, copy=False)
     if not np.isfinite(coords).all():
         raise DataError(
             f"{path}: {_bad_rows(coords)} of {len(coords)} instances have NaN or infinite coordinates; "
@@ -141,6 +160,8 @@ def open_h5(path: Path) -> Iterator[h5py.File]:
     except DasmilError:
         raise
     except _READ_ERRORS as error:
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            raise  # no fault of the file
         reason = str(error).strip("'\"") or type(error).__name__
         raise DataError(f"{path}: truncated or damaged HDF5 file ({reason}); make it again") from error
 
@@ -148,10 +169,11 @@ def open_h5(path: Path) -> Iterator[h5py.File]:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[h5py.File, BagInfo]]:
     with open_h5(path) as file:
-        yield file, _info(path, file)
+        yield file, bag_info(path, file)
 
 
-def _info(path: Path, file: h5py.File) -> BagInfo:
+def bag_info(path: Path, file: h5py.File) -> BagInfo:
+    """What a file that is open says about itself."""
     attributes = {name: plain(value) for name, value in file.attrs.items()}
     if attributes.get("format") != FORMAT:
         found = f"format {shown(attributes['format'])}" if "format" in attributes else "no attribute 'format'"

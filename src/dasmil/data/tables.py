@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dasmil.data.frames import numbers
 from dasmil.data.labels import plain_slide
 from dasmil.data.memory import need_memory
 from dasmil.data.scale import Scales
+from dasmil.data.sections import Fields, overlaid_fields
 from dasmil.errors import DataError, InputError, ScaleError, named, shown
 from dasmil.types import Bag, Unit
 
@@ -54,13 +56,16 @@ def read_table(
     if features is not None and one_hot is not None:
         raise InputError("features and one_hot were both given: choose the columns of numbers or the category column")
     files = cell_files(path)
-    parts = [read_cells(file, bag, x, y) for file in files]
+    parts = [read_cells(file, bag, x, y, one_hot) for file in files]
     if path.is_file() and parts[0].bags is None and parts[0].rule.startswith(("table", "AnnData")):
         raise InputError(f"{path} is a table of cells: name its bag column with --bag-column and the --unit")
     found_unit = _unit(parts, unit)
     scales = scales or Scales()
     if categories is not None and one_hot is None:
         features = categories
+    named = [*(features or ()), *([one_hot] if one_hot is not None else [])]
+    fields = {cells.path: found for cells in parts if (found := overlaid_fields(cells, named)) is not None}
+    parts = [_without(cells, fields.get(cells.path)) for cells in parts]
     if one_hot is not None:
         names = _categories(parts, one_hot, categories)
     else:
@@ -81,10 +86,26 @@ def read_table(
                 unit="um",
                 bag_id=name,
                 instance_labels=None if kinds is None else torch.from_numpy(kinds[rows].astype(np.int64)),
-                metadata={**metadata, **_placed(cells, found_unit, factor)},
+                **_sections(fields.get(cells.path), rows, {**metadata, **_placed(cells, found_unit, factor)}),
                 instance_ids=None if cells.ids is None else tuple(cells.ids[rows].tolist()),
             )
     return [bags[name] for name in sorted(bags)]
+
+
+def _without(cells: Cells, fields: Fields | None) -> Cells:
+    """The same cells; the column that tells fields is no feature."""
+    return cells if fields is None else replace(cells, places=cells.places | {fields.column})
+
+
+def _sections(fields: Fields | None, rows: np.ndarray, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Fields that lie on each other as sections, and the metadata that names them; of one field alone neither."""
+    if fields is None:
+        return {"metadata": metadata}
+    found, section = np.unique(fields.numbers[rows], return_inverse=True)
+    rule = f"{metadata['coords_rule']}; fields of {shown(fields.column)} lie on each other: each is a section"
+    names = [fields.names[number] for number in found]
+    told = {**metadata, "coords_rule": rule, "section_names": names}
+    return {"metadata": told, "section": torch.from_numpy(section.astype(np.int64))}
 
 
 def _placed(cells: Cells, unit: Unit, factor: float) -> dict[str, Any]:

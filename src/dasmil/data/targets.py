@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dasmil.data.labels import LabelRow, TableRow, as_number, class_names, filled, read_slides
+from dasmil.data.labels import LabelRow, TableRow, as_number, class_names, filled, need_values, read_slides
 from dasmil.errors import DataError, InputError, named, shown, unknown_name
 from dasmil.tasks import KINDS, ClassTarget, NumberTarget, Target, Task, TimeTarget, multilabel, regression, survival
 
@@ -39,13 +39,15 @@ class Request:
     bins: int | None = None
     targets: tuple[str, ...] = ()
     loss: str = "huber"
-    times: str | None = None
-    """Where figures are given, separated by commas; None: at quarters of the event times of the table."""
+    times: tuple[str, ...] | None = None
+    """Where figures are given; None: at quarters of the event times of the table."""
 
     @staticmethod
-    def of(task: str | None, time: str | None, event: str | None, targets: str | None, **how: Any) -> Request | None:
+    def of(
+        task: str | None, time: str | None, event: str | None, targets: Sequence[str] | None, **how: Any
+    ) -> Request | None:
         """From options; None for classification. Columns say which task it is where it was not named."""
-        names = tuple(name.strip() for name in targets.split(",")) if targets else ()
+        names = tuple(targets or ())
         if task is not None and task not in KINDS:
             raise unknown_name("task", task, KINDS)
         kind = task or ("survival" if time or event else "multilabel" if len(names) > 1 else None)
@@ -74,6 +76,8 @@ def read_task_labels(
     if asked.kind == "survival":
         return _follow_up(path, header, rows, asked)
     task = known or _task(path, header, rows, asked)
+    used = [name for name in task.columns if name in header]
+    need_values(path, [(row.number, row.cells) for row in rows], used)
     found: list[LabelRow] = []
     for row in rows:
         values: Values = tuple((t.name, _value(path, row, t)) for t in task.targets)
@@ -100,6 +104,7 @@ def _follow_up(path: Path, header: list[str], rows: Sequence[TableRow], asked: R
     for name, flag in ((asked.time, "--time-column"), (asked.event, "--event-column")):
         if name not in header:
             raise InputError(f"{path}: no column {shown(name)}; it has {named(header)}. Name it with {flag}")
+    need_values(path, [(row.number, row.cells) for row in rows], [asked.time, asked.event])
     words = _event_words(path, rows, asked.event)
     found: list[LabelRow] = []
     for row in rows:
@@ -132,15 +137,17 @@ def _follow_up(path: Path, header: list[str], rows: Sequence[TableRow], asked: R
     return found, task
 
 
-def _times(asked: str | None, rows: Sequence[LabelRow]) -> list[float]:
+def _times(asked: Sequence[str] | None, rows: Sequence[LabelRow]) -> list[float]:
     """The times that were asked for, else three that split the events of the whole table: all folds share them."""
     if asked is None:
         known = [row.targets for row in rows if row.targets is not None]
         seen = [float(time or 0.0) for (_, time), (_, event) in known if event == 1]
         return [float(f"{t:.3g}") for t in np.quantile(seen, [0.25, 0.5, 0.75]) if t > 0]
-    numbers = [as_number(text.strip()) for text in asked.split(",")]
+    numbers = [as_number(text) for text in asked]
     if None in numbers:
-        raise InputError(f"--times {asked}: expected numbers separated by commas, in the unit of the time column")
+        raise InputError(
+            f"--times {','.join(asked)}: expected numbers separated by commas, in the unit of the time column"
+        )
     return [number for number in numbers if number is not None]
 
 

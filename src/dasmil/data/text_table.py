@@ -22,6 +22,8 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
+_NUMBER = re.compile(r"[+-]?(inf(inity)?|nan|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)", re.IGNORECASE)
 # Letters with accents stand alone or in pairs inside words of Latin letters; words of other alphabets are all high.
 _LATIN1 = re.compile(rb"[\xa0-\xff]{1,2}(?![\x80-\xff])|[\x00-\x7f]+")
 
@@ -46,8 +48,13 @@ def table_rows(path: Path, what: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def composed(text: str) -> str:
-    """Text in composed Unicode (NFC)."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    """Text in composed Unicode (NFC), without characters that nobody sees (zero-width spaces, soft hyphens)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text.translate(_INVISIBLE)).strip()
+
+
+def plain_number(text: str) -> float | None:
+    """The number that a text is, or None; "1_000" and digits of other scripts, which Python reads, are none."""
+    return float(text) if _NUMBER.fullmatch(text.strip()) else None
 
 
 def read_rows(path: Path, what: str = "label table") -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
@@ -104,6 +111,8 @@ def _parquet_rows(path: Path) -> Iterator[list[str]]:
             raise DataError(
                 f"{path}: {about.num_rows:,} rows and {about.num_columns:,} columns, expected a line for each slide"
             )
+        if (size := sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))) > MOST_BYTES:
+            raise DataError(f"{path}: unpacks to {size / 1e6:,.0f} MB, expected a line for each slide")
         table = pyarrow.parquet.read_table(path)
         columns = [[_as_text(value) for value in column.to_pylist()] for column in table.columns]
     except DataError:

@@ -6,17 +6,26 @@ from typing import Any
 
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.ab_mil import ABMIL, GatedABMIL
+from dasmil.models.abmilx import ABMILX
+from dasmil.models.acmil import ACMIL
+from dasmil.models.aem import AEM
+from dasmil.models.bag_summary import BagSummary
 from dasmil.models.base import MILModel
 from dasmil.models.camil import CAMIL
 from dasmil.models.clam import CLAMMB, CLAMSB
+from dasmil.models.combined import ModelSum
 from dasmil.models.das_mil import DASMIL
 from dasmil.models.disc_rel_sa import DiscRelSA
 from dasmil.models.dsmil import DSMIL
 from dasmil.models.dtfd import DTFDMIL
+from dasmil.models.feather import Feather
+from dasmil.models.gabmil import GABMIL
 from dasmil.models.gnn import GAT, GCN
 from dasmil.models.ilra import ILRAMIL
 from dasmil.models.long_mil import LongMIL
+from dasmil.models.mean_mlp import MeanMLP
 from dasmil.models.mil_gnn import MILGNN, MILGNNDS
+from dasmil.models.nnmil import NnMIL
 from dasmil.models.patch_gcn import PatchGCN
 from dasmil.models.pooling import MaxPool, MeanPool
 from dasmil.models.presets import PRESETS
@@ -29,6 +38,7 @@ from dasmil.models.set_transformer import ISetTransformer, SetTransformer
 from dasmil.models.sizes import sizes_only
 from dasmil.models.slide_transformer import SlideTransformer
 from dasmil.models.sm_abmil import SmABMIL
+from dasmil.models.snuffy import Snuffy
 from dasmil.models.stamp_vit import StampViT
 from dasmil.models.storage import read_model
 from dasmil.models.transformer_mil import TransformerMIL
@@ -69,11 +79,22 @@ MODELS: dict[str, type[MILModel]] = {
     "camil": CAMIL,
     "wikg": WiKG,
     "rrt-mil": RRTMIL,
+    "mean-mlp": MeanMLP,
+    "feather": Feather,
+    "acmil": ACMIL,
+    "aem": AEM,
+    "nnmil": NnMIL,
+    "abmilx": ABMILX,
+    "gabmil": GABMIL,
+    "snuffy": Snuffy,
 }
+
+STORED: dict[str, type[MILModel]] = {**MODELS, "bag-summary": BagSummary, "auto": ModelSum}
+"""All that a model file may hold: also what default training fits, which no gradient trains."""
 
 MOST_PARAMETERS = 500_000_000
 
-__all__ = ["MODELS", "PRESETS", "MILModel", "create_model", "list_models", "read_model", "resolve_options"]
+__all__ = ["MODELS", "PRESETS", "STORED", "MILModel", "create_model", "list_models", "read_model", "resolve_options"]
 
 
 def list_models() -> list[str]:

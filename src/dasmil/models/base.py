@@ -141,6 +141,14 @@ class MILModel(nn.Module):
         """Whether, with these options, training has to find a length by itself."""
         return False
 
+    without_distances_it: ClassVar[str] = "sees every instance at the same place and learns nothing of distances"
+    """What the model does when all instances of every training bag lie at one place; follows its name in a sentence."""
+
+    @classmethod
+    def without_distances(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options for bags whose instances all lie at one place."""
+        return dict(options)
+
     @classmethod
     def starting_at(
         cls, options: Mapping[str, Any], length_at: Callable[[float], float], share: float

@@ -92,6 +92,13 @@ class DASMIL(AttentionModel):
     def seeks_length(cls, options: Mapping[str, Any]) -> bool:
         return "theta_init" not in options and options.get("phi") != "identity"
 
+    without_distances_it = "is plain self-attention: it trains without distance embeddings"
+
+    @classmethod
+    def without_distances(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Plain self-attention: without distances the embeddings would all be one constant."""
+        return {**options, "embeddings": "", "product_term": False}
+
     @classmethod
     def starting_at(
         cls, options: Mapping[str, Any], length_at: Callable[[float], float], share: float

@@ -1,4 +1,4 @@
-"""Weights that other programs trained: checkpoints of CLAM and of AB-MIL as models of ours, by their tensor names."""
+"""Weights that other programs trained: CLAM, AB-MIL, FEATHER and STAMP as models of ours, by their tensor names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dasmil.errors import DataError, InputError, named, shown
@@ -34,27 +35,60 @@ _ABMIL = (
     (r"attention_w\.(weight|bias)", r"aggregator.weight.\1"),
     (r"classifier\.0\.(weight|bias)", r"classifier.\1"),
 )
-_LEFT_OUT = re.compile(r"instance_loss_fn\..*|feature_extractor_part1\..*")
+_FEATHER = (
+    (r"patch_embed\.0\.(weight|bias)", r"aggregator.enter.\1"),
+    (r"global_attn\.attention_a\.0\.(weight|bias)", r"aggregator.tanh.\1"),
+    (r"global_attn\.attention_b\.0\.(weight|bias)", r"aggregator.gate.\1"),
+    (r"global_attn\.attention_c\.(weight|bias)", r"aggregator.weight.\1"),
+)
+_STAMP = (
+    (r"class_token", r"aggregator.token"),
+    (r"project_features\.0\.(weight|bias)", r"aggregator.enter.\1"),
+    (r"transformer\.layers\.(\d+)\.0\.norm\.(weight|bias)", r"aggregator.blocks.\1.norm.\2"),
+    (r"transformer\.layers\.(\d+)\.0\.mhsa\.(?:out_proj|fc)\.(weight|bias)", r"aggregator.blocks.\1.attention.out.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.0\.(weight|bias)", r"aggregator.blocks.\1.norm2.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.1\.(weight|bias)", r"aggregator.blocks.\1.up.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.4\.(weight|bias)", r"aggregator.blocks.\1.down.\2"),
+    (r"transformer\.norm\.(weight|bias)", r"aggregator.norm.\1"),
+    (r"mlp_head\.0\.(weight|bias)", r"classifier.\1"),
+)
+_OF_A_HEAD = re.compile(
+    r"transformer\.layers\.(\d+)\.0\.mhsa\.(?:(query|key|value)_encoders\.(\d+)\.(weight|bias)"
+    r"|attentions\.(\d+)\.(bias_scale|scale_distance\.running_mean))"
+)
+_JOINED = re.compile(r"transformer\.layers\.(\d+)\.0\.mhsa\.in_proj_(weight|bias)")
+_WRAPPED = re.compile(r"(module\.)?(model\.+|vision_transformer\.)?")
+STAMP_HEADS = 8
+_LEFT_OUT = re.compile(r"instance_loss_fn\..*|feature_extractor_part1\..*|class_weights|.*\.items_so_far")
 _ROW = re.compile(r"(classifiers|instance_classifiers)\.(\d+)\.(weight|bias)")
 
 
-def load_published(path: str | Path, *, unit: Unit = "um") -> MILModel:
-    """A checkpoint of CLAM (gated, single or multiple branches) or of AB-MIL (plain or gated) as a model of ours.
+def load_published(path: str | Path, *, unit: Unit = "um", heads: int = STAMP_HEADS, n_classes: int = 2) -> MILModel:
+    """A checkpoint of CLAM (gated, single or multiple branches), AB-MIL (plain or gated), FEATHER or STAMP's ViT as a
+    model of ours.
 
     Example: ``model = dasmil.load_published("s_0_checkpoint.pt"); model(features, coords).logit``
 
-    Told by the names of its tensors, read without pickle. Two classes are one logit: that of class 1 minus that of
-    class 0. Of AB-MIL for digits the convolutions are left out (ours are others): instances are what they give, 800
-    numbers. unit: of the coordinates that bags will have; neither model looks at them.
+    A .safetensors file, or one of PyTorch that is read without pickle; told by the names of its tensors. Two classes
+    are one logit: that of class 1 minus that of class 0. Of AB-MIL for digits the convolutions are left out (ours are
+    others): instances are what they give, 800 numbers. unit: of the coordinates that bags will have; STAMP's are um.
+    heads: of STAMP's transformer without ALiBi, whose checkpoint does not say it. n_classes: of a FEATHER checkpoint,
+    which comes without a classifier: it gets a new one and has to be trained before its logit means anything.
     """
     file = Path(path)
     tensors = _read(file)
-    clam = any(name.startswith("attention_net.") for name in tensors)
-    found = _clam(file, tensors) if clam else _abmil(file, tensors)
+    if any(name.startswith("attention_net.") for name in tensors):
+        found = _clam(file, tensors)
+    elif "patch_embed.0.weight" in tensors:
+        found = _feather(file, tensors, n_classes)
+    elif "class_token" in tensors:
+        found = _stamp(file, tensors, heads)
+    else:
+        found = _abmil(file, tensors)
     from dasmil.models import MODELS
 
     model = MODELS[found.model](**found.options, unit=unit)
-    expected = model.state_dict()
+    expected = {name: value for name, value in model.state_dict().items() if not name.startswith(found.made_anew)}
     missing, extra = sorted(expected.keys() - found.tensors.keys()), sorted(found.tensors.keys() - expected.keys())
     if missing or extra:
         raise DataError(f"{file} does not make a {found.model}: missing {named(missing)}, not known {named(extra)}")
@@ -63,7 +97,7 @@ def load_published(path: str | Path, *, unit: Unit = "um") -> MILModel:
             raise DataError(
                 f"{file}: {name} has shape {tuple(value.shape)}, expected {tuple(expected[name].shape)} beside the rest"
             )
-    model.load_state_dict(found.tensors)
+    model.load_state_dict(found.tensors, strict=False)  # all that is expected is there
     return model.eval()
 
 
@@ -74,14 +108,23 @@ class _Found:
     model: str
     options: dict[str, Any]
     tensors: dict[str, Tensor]
+    made_anew: tuple[str, ...] = ()
+    """Beginnings of the names of tensors that the checkpoint does not have."""
 
 
 def _read(file: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint by their published names, without the wrappings that trainers add."""
     if not file.is_file():
-        raise InputError(f"{file} does not exist: expected a checkpoint (.pt, .pth) of CLAM or AB-MIL")
+        raise InputError(
+            f"{file} does not exist: expected a checkpoint (.pt, .pth, .ckpt, .bin, .safetensors) of CLAM, AB-MIL, "
+            "FEATHER or STAMP"
+        )
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content: Any = (
+            load_file(file)
+            if file.suffix == ".safetensors"
+            else torch.load(file, map_location="cpu", weights_only=True)
+        )
     except Exception as error:  # the reader of PyTorch has no error of its own for damaged bytes
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise DataError(
@@ -92,7 +135,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             content = content[name]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise DataError(f"{file} holds {type(content).__name__}, expected a state_dict: tensors by name")
-    tensors = {str(name).removeprefix("module.").replace(".module.", "."): v for name, v in content.items()}
+    tensors = {_WRAPPED.sub("", str(name), count=1).replace(".module.", "."): v for name, v in content.items()}
     return {name: _plain(file, name, value) for name, value in tensors.items() if not _LEFT_OUT.fullmatch(name)}
 
 
@@ -172,6 +215,66 @@ def _abmil(file: Path, tensors: Mapping[str, Tensor]) -> _Found:
     return _Found("gated-ab-mil" if gated else "ab-mil", {**options, "n_classes": classes}, found)
 
 
+def _feather(file: Path, tensors: Mapping[str, Tensor], n_classes: int) -> _Found:
+    found = _renamed(tensors, _FEATHER)
+    _need(file, found, "aggregator.enter.weight", "aggregator.tanh.weight", "aggregator.weight.weight")
+    if "classifier.weight" in found:
+        n_classes = max(2, len(found["classifier.weight"]))
+        _one_logit(found)
+    options = {**_sizes(found, "aggregator.enter.weight"), "hidden": len(found["aggregator.tanh.weight"])}
+    made_anew = () if "classifier.weight" in found else ("classifier.",)
+    return _Found("feather", {**options, "n_classes": n_classes}, found, made_anew)
+
+
+def _stamp(file: Path, tensors: Mapping[str, Tensor], heads: int) -> _Found:
+    """The program's own transformer: its bias behind the softmax, its token seen by all and at (0, 0).
+
+    Each head divides distances by a running mean of its own; ours have one length, so the slopes take up the ratio.
+    """
+    single: dict[str, Tensor] = {}
+    own: dict[tuple[int, str], dict[int, Tensor]] = {}
+    for name, value in tensors.items():
+        if of_head := _OF_A_HEAD.fullmatch(name):
+            layer, kind, number, part, other, what = of_head.groups()
+            key = f"attention.{kind}.{part}" if kind else "slopes" if what == "bias_scale" else "length"
+            own.setdefault((int(layer), key), {})[int(number or other)] = value
+        elif (joined := _JOINED.fullmatch(name)) and value.ndim and len(value) % 3 == 0:
+            for kind, part in zip(("query", "key", "value"), value.chunk(3), strict=True):
+                single[f"aggregator.blocks.{joined[1]}.attention.{kind}.{joined[2]}"] = part
+        else:
+            single[name] = value
+    found = _renamed(single, _STAMP)
+    scale = 1.0
+    lengths = {layer: _by_head(file, parts) for (layer, key), parts in own.items() if key == "length"}
+    sloped = {layer for layer, key in own if key == "slopes"}
+    if sloped != lengths.keys() or (lengths and 0 not in lengths):
+        raise DataError(f"{file}: bias_scale and running_mean are not of the same layers of the transformer, 0 on")
+    if lengths:
+        scale = float(lengths[0][0])
+    for (layer, key), parts in own.items():
+        if key != "length":
+            value = _by_head(file, parts)
+            found[f"aggregator.blocks.{layer}.{key}"] = value * scale / lengths[layer] if key == "slopes" else value
+            heads = len(parts)
+    _need(file, found, "aggregator.enter.weight", "aggregator.blocks.0.up.weight", "classifier.weight")
+    layers = 1 + max(int(name.split(".")[2]) for name in found if name.startswith("aggregator.blocks."))
+    options = {
+        **_sizes(found, "aggregator.enter.weight"), "heads": heads, "layers": layers, "distance_scale": scale,
+        "mlp": len(found["aggregator.blocks.0.up.weight"]), "alibi": "after" if lengths else "none",
+        "n_classes": max(2, len(found["classifier.weight"])),
+    }  # fmt: skip
+    _one_logit(found)
+    return _Found("stamp-vit", options, found)
+
+
+def _by_head(file: Path, parts: Mapping[int, Tensor]) -> Tensor:
+    """The tensors of all heads as one."""
+    shapes = {tuple(part.shape) for part in parts.values()}
+    if sorted(parts) != list(range(len(parts))) or len(shapes) > 1 or () in shapes:
+        raise DataError(f"{file}: the attention has the heads {sorted(parts)}, expected 0, 1, ... of one size")
+    return torch.cat([parts[head] for head in range(len(parts))])
+
+
 def _sizes(found: Mapping[str, Tensor], name: str) -> dict[str, Any]:
     features, inside = found[name].shape
     return {"features": features, "in_features": inside, "encoder": "identity"}
@@ -188,6 +291,7 @@ def _need(file: Path, found: Mapping[str, Tensor], *names: str) -> None:
     lacking = [name for name in names if name not in found or found[name].ndim != 2 or 0 in found[name].shape]
     if lacking:
         raise DataError(
-            f"{file} holds {named(found)}, expected the tensors of CLAM (attention_net.0.weight, ...) or of AB-MIL "
-            f"(attention.0.weight or attention_V.0.weight, ..., classifier.0.weight): {lacking[0]} is missing"
+            f"{file} holds {named(found)}, expected the tensors of CLAM (attention_net.0.weight, ...), AB-MIL "
+            "(attention.0.weight or attention_V.0.weight, ..., classifier.0.weight), FEATHER (patch_embed.0.weight, "
+            f"...) or STAMP (class_token, ...): {lacking[0]} is missing"
         )

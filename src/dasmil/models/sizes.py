@@ -18,7 +18,7 @@ class _Undrawn(TorchFunctionMode):
         given = kwargs or {}
         if func is Tensor.normal_ or getattr(func, "__module__", None) == nn.init.__name__:
             return given["tensor"] if "tensor" in given else args[0]
-        if func is torch.randn:
+        if func in (torch.randn, torch.eye):
             return torch.empty(*args, **given)
         return func(*args, **given)
 

@@ -44,7 +44,7 @@ def save_pretrained(model: MILModel, directory: Path) -> None:
 
 def read_model(path: str | Path) -> MILModel:
     """The model of a file, or of a folder that ``save_pretrained`` wrote, on the CPU and in evaluation mode."""
-    from dasmil.models import MODELS
+    from dasmil.models import STORED
 
     file = Path(path)
     file = file / MODEL_FILE if file.is_dir() else file
@@ -53,13 +53,13 @@ def read_model(path: str | Path) -> MILModel:
     need_readable(file)
     with _opened(file) as reader:
         name, options = _description(file, reader.metadata() or {})
-        if name not in MODELS:
+        if name not in STORED:
             raise DataError(
                 f"{file} holds a model named {shown(name)}, which this dasmil ({__version__}) does not know"
             )
         try:
             with sizes_only():  # nothing is allocated before the sizes are known to match
-                model = MODELS[name](**options)
+                model = STORED[name](**options)
         except (TypeError, ValueError) as error:
             raise DataError(f"{file}: its configuration does not make a {name} model: {error}") from error
         expected = model.state_dict()

@@ -152,6 +152,15 @@ def permutation(n: int) -> Tensor:
     return torch.randperm(n) if draws is None else draws.some(n, n)[0]
 
 
+def some(n: int, count: int) -> Tensor:
+    """``count`` different numbers below n in random order: [count] for one run, [R, count] for stacked runs."""
+    draws = _now.get()
+    if draws is None:
+        return torch.randperm(n)[:count]
+    found = draws.some(n, count)
+    return found if len(found) > 1 else found[0]
+
+
 def attention_seed() -> Tensor | int | None:
     """What `das_attention` takes as dropout_seed: a number for one run, [R] for stacked runs, None: torch's."""
     draws = _now.get()

@@ -14,20 +14,24 @@ class Linear(torch.nn.Linear):
     """y = x W^T + b: weight [out, in] and x [..., in]; stacked weight [R, out, in], bias [R, out], x [R, ..., in]."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.weight.ndim == 2:
-            return F.linear(input, self.weight, self.bias)
-        runs, out_features, in_features = self.weight.shape
-        rows = input.reshape(runs, -1, in_features)
-        if in_features * out_features >= LARGE:
-            columns = torch.bmm(self.weight, rows.transpose(1, 2))
-            result = (columns if self.bias is None else columns + self.bias.unsqueeze(2)).transpose(1, 2)
-            return result.reshape(*input.shape[:-1], out_features)
-        weight = self.weight.transpose(1, 2)
-        if self.bias is None:
-            result = torch.bmm(rows, weight)
-        else:
-            result = torch.baddbmm(self.bias.unsqueeze(1), rows, weight)
-        return result.view(*input.shape[:-1], out_features)
+        return linear(input, self.weight, self.bias)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What a layer with this weight and bias gives, for one run or for stacked runs."""
+    if weight.ndim == 2:
+        return F.linear(input, weight, bias)
+    runs, out_features, in_features = weight.shape
+    rows = input.reshape(runs, -1, in_features)
+    if in_features * out_features >= LARGE:
+        columns = torch.bmm(weight, rows.transpose(1, 2))
+        result = (columns if bias is None else columns + bias.unsqueeze(2)).transpose(1, 2)
+        return result.reshape(*input.shape[:-1], out_features)
+    if bias is None:
+        result = torch.bmm(rows, weight.transpose(1, 2))
+    else:
+        result = torch.baddbmm(bias.unsqueeze(1), rows, weight.transpose(1, 2))
+    return result.view(*input.shape[:-1], out_features)
 
 
 def per_run(parameter: Tensor, own_ndim: int, batch_shape: torch.Size) -> Tensor:

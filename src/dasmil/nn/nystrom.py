@@ -19,10 +19,13 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         batch = input.shape[:-2]
-        weight, bias = (per_run(p, 1, batch) for p in (self.weight, self.bias))
-        if weight.ndim > 1:
-            weight, bias = weight.unsqueeze(-2), bias.unsqueeze(-2)
-        return F.layer_norm(input, self.normalized_shape, eps=self.eps) * weight + bias
+        found = F.layer_norm(input, self.normalized_shape, eps=self.eps)
+        weight = per_run(self.weight, 1, batch)
+        found = found * (weight if weight.ndim == 1 else weight.unsqueeze(-2))
+        if self.bias is None:  # pyright: ignore[reportUnnecessaryComparison]
+            return found
+        bias = per_run(self.bias, 1, batch)
+        return found + (bias if bias.ndim == 1 else bias.unsqueeze(-2))
 
 
 def depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from dasmil.report.page import Column, Section, Table
 from dasmil.report.words import plural
-from dasmil.runs import Run, Verdict
+from dasmil.runs import Run, Verdict, read_library
 
 DOCTOR = (
     "slide_table", "slide_column", "label_column", "patient_column", "split_column", "site_column", "positive", "mpp",
     "tile_um", "scale_table", "bag_column", "x_column", "y_column", "one_hot", "feature_columns", "unit",
 )  # fmt: skip
 """What the doctor takes of the options that a cohort was given with."""
+FOLDS = 5
+OWN_FLAGS = ("epochs", "lr", "weight_decay", "optimizer", "schedule", "selection", "early_stopping", "device")
+"""Settings that `train` has an option for; the rest go through --set."""
 BLIND = "mean-pool"  # the model that sees composition and no positions
 
 
@@ -31,6 +35,9 @@ def advice_section(run: Run, judged: Verdict) -> Section:
 
 def tried(run: Run, judged: Verdict) -> str:
     """What the command has already tried."""
+    if library := read_library(run):
+        names = ", ".join(candidate.title for candidate in library.candidates)
+        return f"Tried already, judged by cross-validation over the training patients: {names}."
     starts = sum(
         1 + len(attempt.get("preferred_to") or ())
         for seed in run.all_seeds
@@ -50,21 +57,25 @@ def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
         return []
     steps = []
     best = judged.best if judged.best is not None and judged.baseline_told(judged.best) else None
+    folds = _possible_folds(run)
     if best in ("mean", "composition") and run.model != BLIND:
         steps.append((
             "A rule that sees no positions does as well: take the model that sees none; distance may not count.",
-            _train(cohort, run.origin, f"{run.path}-{BLIND}", "--model", BLIND),
+            _train(cohort, run.origin, f"{run.path}-{BLIND}", "--model", BLIND, *_settings(run, options=False)),
         ))  # fmt: skip
     if best == "pairs":
         steps.append((
             "How near two types of instances come tells the classes apart, which this run missed: start it with more "
             "seeds, and report the rule.",
-            _train(cohort, run.origin, f"{run.path}-seeds", *_model(run), "--seeds", "5"),
+            _train(cohort, run.origin, f"{run.path}-seeds", *_model(run), *_settings(run), "--seeds", "5"),
         ))  # fmt: skip
-    if not run.folds and not judged.told:
+    if not run.folds and not judged.told and folds:
         steps.append((
             "A few held-out bags tell little: folds score every bag once.",
-            _train(cohort, run.origin, f"{run.path}-folds", *_model(run), "--folds", "5", "--seeds", "3"),
+            _train(
+                cohort, run.origin, f"{run.path}-folds", *_model(run), *_settings(run),
+                "--folds", str(folds), "--seeds", "3",
+            ),
         ))  # fmt: skip
     if judged.too_few and not run.folds:
         return steps
@@ -79,11 +90,38 @@ def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
     return steps
 
 
+def _possible_folds(run: Run) -> int:
+    """How many folds `train` accepts, at most five: no more than patients of the rarest class; 0 where it has none.
+
+    Folds by site need as many sites, which a run does not count.
+    """
+    if (run.origin.get("cohort") or {}).get("site_column"):
+        return 0
+    owners: dict[int, set[str]] = {number: set() for number in range(run.classes)}
+    for split in run.splits:
+        if found := run.per_seed(split):
+            for patient, label in zip(found[0].patients, found[0].labels.tolist(), strict=True):
+                owners.get(label, set()).add(patient)
+    fewest = min(map(len, owners.values()))
+    return min(FOLDS, fewest) if fewest >= 3 else 0  # one each to test, to validate and to train on
+
+
 def _model(run: Run) -> list[str]:
     """The same model, with its radius: without one a bag of 500,000 cells would take hours."""
     radius = run.config["model"].get("options", {}).get("radius")
-    own = ["--set", f"radius={radius:g}"] if isinstance(radius, int | float) else []
+    known = "radius" in (run.data.get("given") or {}).get("options", {})
+    own = ["--set", f"radius={radius:g}"] if isinstance(radius, int | float) and not known else []
     return ["--model", run.model, *own]
+
+
+def _settings(run: Run, *, options: bool = True) -> list[str]:
+    """What the run was given besides its bags: settings of training, and options of its model where they are meant."""
+    given = run.data.get("given") or {}
+    words = ["--preset", str(given["preset"])] if options and given.get("preset") else []
+    for name, value in {**given.get("training", {}), **(given.get("options", {}) if options else {})}.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        words += [f"--{name.replace('_', '-')}", text] if name in OWN_FLAGS else ["--set", f"{name}={text}"]
+    return words
 
 
 def _train(cohort: Mapping[str, Any], origin: Mapping[str, Any], out: str, *more: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,18 @@ from dasmil.models import MODELS
 from dasmil.report.figures import Score, scores
 from dasmil.report.page import Column, Headline, Page, Picture, Section, Table, picture, write_page
 from dasmil.report.style import ACCENT, FAINT, FONT, GREY, INK, look, new_figure
-from dasmil.report.words import display_name
+from dasmil.report.words import display_name, plural, seed_name, stuck_notice
 from dasmil.runs import Run
-from dasmil.stats.compared import Compared, Gap
+from dasmil.stats.compared import Compared, Gap, ModelScore
+from dasmil.vocabulary import METRIC_WORDS, TASK_METRICS
 
 WITHOUT_DISTANCE = "sa"
 DISTANCE = ("das-mil", "disc-rel-sa", "sa-alibi", "sa-rope")
 """The same attention as WITHOUT_DISTANCE, with distances."""
 
 
-WORDS = {"auroc": "AUROC", "c_index": "C-index", "r2": "R²", "macro": "mean score"}
-"""The metric of a comparison in a sentence."""
-
-
 def _word(found: Compared) -> str:
-    return WORDS[found.metric]
+    return METRIC_WORDS[found.metric]
 
 
 def answer(found: Compared) -> str:
@@ -49,6 +47,37 @@ def answer(found: Compared) -> str:
     )
 
 
+def cautions(runs: Mapping[str, Run], chosen: Mapping[str, Any]) -> list[str]:
+    """What a reader of the answer must know: runs that did not fit, models without a distance, other settings."""
+    found = [f"{name}: {text}" for name, run in runs.items() if (text := stuck_notice(run))]
+    for name, run in runs.items():
+        learns = run.model in MODELS and MODELS[run.model].learns_lengths
+        without = [seed for seed in run.all_seeds if learns and not (seed.trained and seed.distances)]
+        if without:
+            which = ", ".join(seed_name(seed, run) for seed in without)
+            found.append(
+                f"{name}: {len(without)} of {plural(len(run.all_seeds), 'model')} use no distance ({which}), so this "
+                "score is only partly that of distance."
+                if len(without) < len(run.all_seeds)
+                else f"{name}: no model of this run uses a distance, so its score says nothing about distance."
+            )
+    differing = _differing(runs, {setting for rounds in chosen.values() for one in rounds for setting in one})
+    return [*found, f"Settings differ: {'; '.join(differing)}."] if differing else found
+
+
+def _differing(runs: Mapping[str, Run], chosen: set[str]) -> list[str]:
+    """Settings of training that differ, except those that folds chose: "lr 0.001 (das-mil), 0.01 (sa)"."""
+    settings = {name: {"seeds": len(run.parts[0].seeds), **run.config["training"]} for name, run in runs.items()}
+    found = []
+    for setting in dict.fromkeys(key for values in settings.values() for key in values):
+        values = {name: given.get(setting) for name, given in settings.items()}
+        if setting in chosen or len({repr(value) for value in values.values()}) < 2:
+            continue
+        texts = [f"{'none' if value is None else value} ({name})" for name, value in values.items()]
+        found.append(f"{setting} {', '.join(texts)}")
+    return found
+
+
 def _verdict(gap: Gap) -> str:
     if not gap.shown:
         return "not shown"
@@ -63,11 +92,16 @@ def _interval(gap: Gap) -> str:
     return f"[{_signed(gap.low)}, {_signed(gap.high)}]"
 
 
+def _own_interval(model: ModelScore) -> str:
+    """The interval of a score; few patients have none."""
+    return f"[{model.low:.3f}, {model.high:.3f}]" if math.isfinite(model.low) else "none"
+
+
 def _rows(found: Compared) -> list[list[str]]:
     """Model, position, score, interval, difference from the best with its interval, corrected p."""
     best, rows = found.models[0], []
     for m in found.models:
-        row = [m.name, _position(m.name), f"{m.score:.3f}", f"[{m.low:.3f}, {m.high:.3f}]", f"{m.rank:.2f}"]
+        row = [m.name, _position(m.name), f"{m.score:.3f}", _own_interval(m), f"{m.rank:.2f}"]
         if m is best:
             rows.append([*row, "", "", ""])
             continue
@@ -133,7 +167,8 @@ def _measured(found: Compared) -> str:
     seeds = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
     return (
         f"{found.bags} bags of {found.patients} patients, {folds}, {seeds} each; {_meaning(found)} is the mean over "
-        "folds and seeds, intervals and p from resampled patients, the same for all models, p corrected by Holm for "
+        "folds and seeds, its interval that of the run's report; differences, their intervals and p from resampled "
+        "patients, the same for all models, p corrected by Holm for "
         f"{len(found.gaps)} comparisons."
     )
 
@@ -141,7 +176,7 @@ def _measured(found: Compared) -> str:
 def _meaning(found: Compared) -> str:
     """The metric where it is explained."""
     whole = {
-        "c_index": "C-index (Harrell)",
+        "c_index": TASK_METRICS["c_index"],
         "macro": "the mean score over the targets (AUROC of classes, R² of numbers)",
     }
     return whole.get(found.metric, _word(found))
@@ -155,8 +190,9 @@ def write_compared(
     path: Path,
     *,
     chosen: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    cautions: Sequence[str] = (),
 ) -> Path:
-    """The page of a comparison; chosen: of each model the settings that its folds chose."""
+    """The page of a comparison; chosen: of each model the settings that its folds chose; cautions: stand at the top."""
     best = found.models[0]
     pairs = [
         [g.first, g.second, _signed(g.difference), _interval(g), _p(g.p), _p(g.p_holm), "yes" if g.shown else "no"]
@@ -172,10 +208,11 @@ def write_compared(
         lead=sentence,
         headlines=[
             Headline(
-                f"{display_name(best.name)}, {_word(found)}", f"{best.score:.3f}", f"[{best.low:.3f}, {best.high:.3f}]"
+                f"{display_name(best.name)}, {_word(found)}", f"{best.score:.3f}", _own_interval(best)
             )
         ],
         remarks=[_measured(found), f"Scored on {split}."],
+        notices=list(cautions),
         sections=[
             Section("Ranks", pictures=[picture(critical_difference(found), "Critical-difference plot", caption)]),
             Section("Models", pictures=[_drawn(found)], tables=[
@@ -192,7 +229,12 @@ def write_compared(
 def _drawn(found: Compared) -> Picture:
     """Every model's score with its interval."""
     rows = [
-        Score(display_name(m.name), m.score, (m.low, m.high), colour=GREY if place else ACCENT)
+        Score(
+            display_name(m.name),
+            m.score,
+            (m.low, m.high) if math.isfinite(m.low) else None,
+            colour=GREY if place else ACCENT,
+        )
         for place, m in enumerate(found.models)
     ]
     caption = "Dot: mean over folds and seeds; bar: 95 % interval."

@@ -10,8 +10,8 @@ from dasmil.report.page import Cell, Column, Section, Table, picture
 from dasmil.report.style import ACCENT, GREY
 from dasmil.report.words import decimal, display_name, interval_text, plural
 from dasmil.runs import CovariateRecord, CovariateScore, Run, read_covariates
+from dasmil.vocabulary import METRIC_WORDS
 
-METRIC = {"auroc": "AUROC", "c_index": "C-index", "r2": "R2"}
 RULE = {"auroc": "Logistic regressions", "c_index": "Cox regressions", "r2": "Linear regressions"}
 
 
@@ -21,7 +21,7 @@ def covariates_section(run: Run) -> Section:
     found = read_covariates(run.path)
     if found is None:
         return Section(title)
-    metric = METRIC[found["metric"]]
+    metric = METRIC_WORDS[found["metric"]]
     where = f"{metric} on {found['split']}, {plural(found['bags'], 'bag')}"
     columns = [Column(""), *(Column(name, True) for name in (where, "Model minus this", "What the model adds"))]
     rows: list[list[str | Cell]] = [[display_name(run.model), _value(found["model"]), "", ""]]
@@ -46,7 +46,7 @@ def covariates_section(run: Run) -> Section:
 
 def adds_text(run: Run, found: CovariateRecord) -> str:
     """What the model adds to covariates (or how it stands to them), in one sentence."""
-    names, metric = ", ".join(found["covariates"]), METRIC[found["metric"]]
+    names, metric = ", ".join(found["covariates"]), METRIC_WORDS[found["metric"]]
     both = found["rows"].get("covariates+model")
     if both is None:
         gap = found["rows"]["covariates"].get("model_minus") or [math.nan] * 3

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from dasmil.report.style import ACCENT, FAINT, FONT, GREY, GROUND, INK, LINE, ORANGE, look, new_figure
+from dasmil.report.style import ACCENT, FAINT, FONT, GREY, GROUND, INK, LINE, ORANGE, look, new_figure, start_figure
 from dasmil.stats import Roc, wilson
 
 
@@ -149,13 +150,13 @@ def _cell(x: float, y: float, colour: str, alpha: float) -> Rectangle:
     return Rectangle((x - 0.49, y - 0.49), 0.98, 0.98, facecolor=colour, alpha=alpha, linewidth=0)
 
 
-def calibration(bins: Sequence[dict[str, float]]) -> Figure:
+def calibration(bins: Sequence[Mapping[str, Any]]) -> Figure:
     """Observed against predicted frequency, with 95 % (Wilson) intervals; below, how many bags each bin holds.
 
     The bags of a patient count as one in the intervals.
     """
     with look():
-        figure = Figure(figsize=(318 / 72, 320 / 72), layout="constrained")
+        figure = start_figure(318, 320)
         axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [4, 1]})
         axis.plot([0, 1], [0, 1], color=LINE, linewidth=0.8)
         predicted = [b["predicted"] for b in bins]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,8 +39,25 @@ class Picture:
     ink: bool = False
 
 
+_KEPT: ContextVar[list[tuple[str, Figure]] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def figures_kept() -> Iterator[list[tuple[str, Figure]]]:
+    """The figures of all pictures that are made inside, with their labels, in place of their SVG."""
+    found: list[tuple[str, Figure]] = []
+    token = _KEPT.set(found)
+    try:
+        yield found
+    finally:
+        _KEPT.reset(token)
+
+
 def picture(figure: Figure, label: str, caption: str = "", *, ink: bool = False) -> Picture:
     """A matplotlib figure for a page; `label` is what a screen reader says."""
+    if (kept := _KEPT.get()) is not None:
+        kept.append((label, figure))
+        return Picture(Markup(""), 0, caption, ink)
     width = round(figure.get_figwidth() * 72)
     return Picture(Markup(to_svg(figure, label)), width, caption, ink)
 
@@ -85,6 +106,7 @@ class BagTable:
     rows: Sequence[BagRow]
     splits: Sequence[str]
     note: str = ""
+    classes: bool = True  # predictions are right or wrong
 
 
 @dataclass(frozen=True)
@@ -139,6 +161,7 @@ def render(page: Page) -> str:
         variables=Markup(css_variables()),
         css=css,
         script=script,
+        script_hash=base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode(),
     )
 
 

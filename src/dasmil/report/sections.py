@@ -12,7 +12,15 @@ from dasmil.report import figures
 from dasmil.report.figures import Score
 from dasmil.report.page import BagRow, BagTable, Cell, Column, FoldedText, Headline, Section, Table, picture
 from dasmil.report.pictures import roc_curves
-from dasmil.report.words import decimal, interval_text, protocol_text, resampled_text, scored_bags, too_few_text
+from dasmil.report.words import (
+    decimal,
+    interval_text,
+    protocol_text,
+    resampled_text,
+    scored_bags,
+    set_bags,
+    too_few_text,
+)
 from dasmil.runs import Run
 from dasmil.vocabulary import METRICS
 
@@ -43,7 +51,7 @@ def headline(run: Run, split: str, metric: str) -> Headline:
 def scores_table(run: Run) -> Table:
     """All metrics (rows) of all splits (columns): mean ± sd over seeds, the interval below."""
     splits = run.splits
-    columns = [Column("")] + [Column(f"{s}, {scored_bags(run.summary['splits'][s])}", True) for s in splits]
+    columns = [Column("")] + [Column(f"{s}, {set_bags(run, s)}", True) for s in splits]
     rows: list[list[str | Cell]] = []
     for metric, name in ((m.name, m.title) for m in METRICS.values()):
         cells: list[str | Cell] = [name]

@@ -6,8 +6,12 @@ from dasmil.attribution.distance import told_distances
 from dasmil.models import MODELS
 from dasmil.report.advice import advice_section
 from dasmil.report.baselines import baselines_section
+from dasmil.report.classes import classes_section
 from dasmil.report.covariates import covariates_section
 from dasmil.report.examples import example_pictures, true_distance
+from dasmil.report.library import library_section
+from dasmil.report.localisation import localisation_section
+from dasmil.report.overfit import overfit_notice
 from dasmil.report.page import Page, Section
 from dasmil.report.pictures import (
     calibration_picture,
@@ -52,10 +56,14 @@ def run_page(run: Run) -> Page:
         sections.append(Section("How well it separates the bags", pictures=scoring))
     else:
         sections.insert(0, Section("How well it separates the bags", pictures=scoring))
-    sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
+    sections.append(localisation_section(run))
+    if not run.out_of_fold:
+        sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
     judged = verdict(run)
     sections.insert(1 if explaining or scoring else 0, baselines_section(run, judged))
     sections.insert(2 if explaining or scoring else 1, covariates_section(run))
+    sections.insert(1 if explaining or scoring else 0, classes_section(run, split))
+    sections.insert(0, library_section(run))
     sections.insert(0, advice_section(run, judged))
     folds = folds_section(run, split)
     if folds:
@@ -77,7 +85,8 @@ def run_page(run: Run) -> Page:
                 judged.text if judged.outdone and not judged.told else None,
                 stuck_notice(run),
                 chance_notice(run),
-                no_test_notice(split),
+                overfit_notice(run),
+                no_test_notice(run, split),
             )
             if text
         ],
@@ -134,6 +143,8 @@ def epochs_text(run: Run) -> str:
     """ "50 epochs", or "8 to 12 of at most 50 epochs" where runs ended early."""
     most = run.config["training"].get("epochs")
     done = [int(seed.history["epoch"][-1]) for seed in run.all_seeds]
+    if run.out_of_fold:
+        return "judged by cross-validation"
     if max(done) == 0:
         known = run.task is None or any(map(_confirmed, run.all_seeds))
         rule = "a simple rule, as training bags confirm it" if known else "a regression on mean features"
@@ -151,8 +162,13 @@ def result_remark(run: Run, split: str) -> str:
     return f"Measured on {split}: {scored_bags(scored)}{positives}{classes}; {seeds_text(run)}."
 
 
-def no_test_notice(split: str) -> str | None:
+def no_test_notice(run: Run, split: str) -> str | None:
     """A warning when the result is not on bags that training left alone."""
+    if split == "val" and run.out_of_fold:
+        return (
+            "These are out-of-fold predictions of the training patients. There is no separate test set, and the choice "
+            "among candidates makes the figure slightly too good."
+        )
     if split in ("val", "train"):
         kind = "validation" if split == "val" else "training"
         return f"These are {kind} bags, not a test set: the figure is likely too good."

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ _RC: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
     "svg.fonttype": "none",
     "svg.hashsalt": "dasmil",
+    "pdf.fonttype": 42,  # text stays text
     "hatch.linewidth": 0.7,
 }
 
@@ -97,9 +99,28 @@ def look() -> Iterator[None]:
         yield
 
 
+_PARTS: ContextVar[Iterator[Any] | None] = ContextVar("parts", default=None)
+
+
+@contextmanager
+def drawn_into(parts: Iterator[Any]) -> Iterator[None]:
+    """Draw the figures that are made inside into these parts of a larger one, one after the other."""
+    token = _PARTS.set(parts)
+    try:
+        yield
+    finally:
+        _PARTS.reset(token)
+
+
+def start_figure(width: float, height: float) -> Figure:
+    """An empty figure of width x height pixels (as shown in a page), or the next part of a larger one."""
+    parts = _PARTS.get()
+    return Figure(figsize=(width / 72, height / 72), layout="constrained") if parts is None else next(parts)
+
+
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure of width x height pixels (as shown in a page) with its axes in one row."""
-    figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+    figure = start_figure(width, height)
     axes = figure.subplots(1, columns, squeeze=False)[0]
     return figure, list(axes)
 

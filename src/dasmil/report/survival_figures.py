@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dasmil.report.style import ACCENT, FONT, GREY, LINE, ORANGE, look, new_figure
+from dasmil.report.style import ACCENT, FONT, GREY, LINE, ORANGE, look, new_figure, start_figure
 from dasmil.stats import FollowUp, KaplanMeier, kaplan_meier, log_rank
 
 
@@ -32,7 +32,7 @@ def survival_curves(groups: Sequence[RiskGroup], unit: str, title: str = "Surviv
     colours = group_colours(len(groups))
     end = max(float(group.follow.times.max()) for group in groups)
     with look():
-        figure = Figure(figsize=(470 / 72, (300 + 17 * len(groups)) / 72), layout="constrained")
+        figure = start_figure(470, 300 + 17 * len(groups))
         axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [230, 17 * (len(groups) + 1)]})
         for group, colour in zip(groups, colours, strict=True):
             _curve(axis, group, kaplan_meier(group.follow), colour)

@@ -7,6 +7,9 @@ import numpy as np
 from dasmil.report import figures
 from dasmil.report.covariates import covariates_section
 from dasmil.report.figures import Panel
+from dasmil.report.library import library_section
+from dasmil.report.localisation import localisation_section
+from dasmil.report.overfit import overfit_notice
 from dasmil.report.page import BagRow, BagTable, Cell, Column, Headline, Page, Picture, Section, Table, picture
 from dasmil.report.pictures import distance_pictures, learning_series
 from dasmil.report.sections import MAX_BAG_ROWS, configuration_section, data_section
@@ -20,6 +23,7 @@ from dasmil.report.words import (
     resampled_text,
     scored_bags,
     seeds_text,
+    set_bags,
     stuck_notice,
 )
 from dasmil.runs import Answers, Run, task_verdict
@@ -33,16 +37,18 @@ def task_page(run: Run) -> Page:
     split, judged = run.splits[0], task_verdict(run)
     told = told_by(run)
     sections = [
+        library_section(run),
         Section("What the model uses", text=told, pictures=distance_pictures(run, None)),
         task_section(run, split),
         covariates_section(run),
         Section("Scores", tables=[scores_table(run)], text=[task.text + "."]),
-        Section("Learning curves", pictures=learning(run)),
+        localisation_section(run),
+        Section("Learning curves", pictures=[] if run.out_of_fold else learning(run)),
         answers_section(run),
         data_section(run),
         configuration_section(run),
     ]
-    notices = (stuck_notice(run), no_test_notice(split))
+    notices = (stuck_notice(run), overfit_notice(run), no_test_notice(run, split))
     return Page(
         title=f"{display_name(run.model)} on {run.dataset}",
         kicker=f"dasmil report, {run.path.resolve().name}",
@@ -84,7 +90,7 @@ def headline(run: Run, split: str, name: str) -> Headline:
 def scores_table(run: Run) -> Table:
     """Every figure of every split: mean and deviation over seeds or folds, below it the interval."""
     splits = run.summary["splits"]
-    columns = [Column(""), *(Column(f"{name} ({scored_bags(splits[name])})", True) for name in run.splits)]
+    columns = [Column(""), *(Column(f"{name} ({set_bags(run, name)})", True) for name in run.splits)]
     rows: list[list[str | Cell]] = []
     for metric in dict.fromkeys(name for scored in splits.values() for name in scored["mean"]):
         row: list[str | Cell] = [task_metric(metric, _task(run).unit)]
@@ -140,7 +146,7 @@ def answers_section(run: Run) -> Section:
     note = "Click a column to sort by it."
     if len(rows) > MAX_BAG_ROWS:
         note += f" The first {MAX_BAG_ROWS:,} of {len(rows):,} bags are shown; predictions.csv has all."
-    table = BagTable(columns, rows[:MAX_BAG_ROWS], list(dict.fromkeys(splits)), note)
+    table = BagTable(columns, rows[:MAX_BAG_ROWS], list(dict.fromkeys(splits)), note, classes=False)
     return Section("Every bag", bags=table, anchor="every-bag")
 
 

@@ -38,6 +38,17 @@ def scored_bags(scored: Mapping[str, Any]) -> str:
     return bags_text(scored["n"], scored.get("patients"))
 
 
+def set_bags(run: Run, split: str) -> str:
+    """The bags of a split; of the training and validation bags of folds how many each fold has: "60 bags a fold"."""
+    sizes = [part.summary["splits"].get(split, {}).get("n", 0) for part in run.folds]
+    if not sizes or split not in ("train", "val"):
+        said = scored_bags(run.summary["splits"][split])
+        return f"out of fold, {said}" if split == "val" and run.out_of_fold else said
+    low, high = min(sizes), max(sizes)
+    how = "out of fold, " if split == "val" and run.out_of_fold else ""
+    return f"{how}{low:,} bags a fold" if low == high else f"{how}{low:,} to {high:,} bags a fold"
+
+
 def positive_bags(scored: Mapping[str, Any]) -> str:
     """ ", 8 of them positive"; beside patients, who could be meant by "them", ", 8 of the bags positive"."""
     them = "the bags" if scored.get("patients", scored["n"]) < scored["n"] else "them"

@@ -14,8 +14,11 @@ from dasmil.runs.layout import (
     runs_below,
     seed_models,
 )
+from dasmil.runs.library import LibrarySummary, read_library
 from dasmil.runs.loading import load_model
-from dasmil.runs.predictions import Predictions
+from dasmil.runs.localisation import read_localisation, write_localisation
+from dasmil.runs.predictions import Predictions, prediction_rows
+from dasmil.runs.progress import last_written, run_folders, run_progress
 from dasmil.runs.run import Run, Seed, origin_of, read_config, read_summary, seed_of
 from dasmil.runs.schema import (
     BaselineScores,
@@ -26,9 +29,10 @@ from dasmil.runs.schema import (
     RunConfig,
     Scores,
     SeedStatus,
+    SeenBags,
     Summary,
 )
-from dasmil.runs.speakers import Speaker, speaker_for, speakers
+from dasmil.runs.speakers import Speaker, of_seed, speaker_for, speakers
 from dasmil.runs.task_verdict import TaskVerdict, task_verdict
 from dasmil.runs.verdict import Verdict, verdict, verdict_of
 from dasmil.runs.writer import (
@@ -40,14 +44,17 @@ from dasmil.runs.writer import (
     note_in_data,
     versions,
     write_fold_summary_file,
+    write_seen,
 )
 
 __all__ = [
-    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "Origin", "Predictions",
-    "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus", "Speaker", "Summary", "TaskVerdict", "Verdict",
-    "baseline_predictions", "baseline_record", "check_kind", "find_model", "fold_folder", "fold_folders",
-    "forget_folds", "is_begun", "is_finished", "keep_study", "last_checkpoint", "load_model", "model_files",
-    "note_in_data", "origin_of", "read_baselines", "read_config", "read_covariates", "read_summary", "runs_below",
-    "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict", "verdict", "verdict_of", "versions",
-    "write_baselines", "write_covariates", "write_fold_summary_file",
+    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "LibrarySummary",
+    "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus", "SeenBags", "Speaker",
+    "Summary", "TaskVerdict", "Verdict", "baseline_predictions", "baseline_record", "check_kind", "find_model",
+    "fold_folder", "fold_folders", "forget_folds", "is_begun", "is_finished", "keep_study", "last_checkpoint",
+    "last_written", "load_model", "model_files", "note_in_data", "of_seed", "origin_of", "prediction_rows",
+    "read_baselines", "read_config", "read_covariates", "read_library", "read_localisation", "read_summary",
+    "run_folders", "run_progress", "runs_below", "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict",
+    "verdict", "verdict_of", "versions", "write_baselines", "write_covariates", "write_fold_summary_file",
+    "write_localisation", "write_seen",
 ]  # fmt: skip

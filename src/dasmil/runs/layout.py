@@ -14,7 +14,9 @@ HISTORY, PREDICTIONS, STATUS = "metrics.csv", "predictions.csv", "status.json"
 ACCOUNTS = "accounts"
 STUDY = "study.toml"
 BASELINES = "baselines"
+BAGS = "bags.json"
 COVARIATES = "covariates.json"
+LOCALISATION = "localisation.json"
 
 
 def seed_folder(run: Path, seed: int) -> Path:

@@ -6,13 +6,16 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.files import read_csv, write_csv
 from dasmil.runs.schema import broken
+
+if TYPE_CHECKING:
+    from dasmil.tasks import ClassTarget, Task
 
 Array = NDArray[np.float64]
 
@@ -102,6 +105,46 @@ def stored_rows(path: Path, splits: Container[str]) -> list[dict[str, Any]]:
     if rows and "split" not in rows[0]:
         raise broken(path, "it lacks the column split")
     return [row for row in rows if row["split"] in splits]
+
+
+def prediction_rows(
+    task: Task,
+    split: str,
+    bag_ids: Sequence[str],
+    patient_ids: Sequence[str | None],
+    values: Array,
+    outputs: Array,
+) -> list[dict[str, Any]]:
+    """One row a bag of what a model predicts: bag_id, split, the true values, outputs, what they mean, patient_id.
+
+    Of classes: label, logit (or one per class), probability, prediction.
+    """
+    columns = _class_columns(task.labels, values, outputs) if task.labels else _task_columns(task, values, outputs)
+    return [
+        {"bag_id": bag_id, "split": split, **{name: column[i] for name, column in columns.items()}, "patient_id": owner}
+        for i, (bag_id, owner) in enumerate(zip(bag_ids, patient_ids, strict=True))
+    ]
+
+
+def _class_columns(target: ClassTarget, values: Array, outputs: Array) -> dict[str, list[Any]]:
+    said = target.said(outputs)
+    p = target.probabilities(said)
+    columns: dict[str, list[Any]] = {"label": [int(v) for v in values[:, 0]]}
+    if target.outputs == 1:
+        columns |= {"logit": outputs[:, 0].tolist(), "probability": p.tolist()}
+    else:
+        columns |= {f"logit_{c}": column.tolist() for c, column in enumerate(outputs.T)}
+        columns |= {f"probability_{c}": column.tolist() for c, column in enumerate(p.T)}
+        columns["probability"] = p.max(1).tolist()
+    return {**columns, "prediction": said[target.name].astype(int).tolist()}
+
+
+def _task_columns(task: Task, values: Array, outputs: Array) -> dict[str, list[Any]]:
+    known = {
+        f"true_{c}": [v if np.isfinite(v) else "" for v in values[:, k].tolist()] for k, c in enumerate(task.columns)
+    }
+    given = {f"output_{k}": column.tolist() for k, column in enumerate(outputs.T)}
+    return {**known, **given, **{name: found.tolist() for name, found in task.said(outputs).items()}}
 
 
 def write_predictions(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -28,7 +28,11 @@ def read_summary(folder: Path) -> Summary:
     """summary.json of a run, of a fold, or of a cross-validation."""
     summary = json_file(folder, layout.SUMMARY)
     splits = summary.get("splits")
-    if not isinstance(splits, dict) or not splits or not all({"n", "mean"} <= set(part) for part in splits.values()):
+    if (
+        not isinstance(splits, dict)
+        or not splits
+        or not all(isinstance(part, dict) and {"n", "mean"} <= set(part) for part in splits.values())
+    ):
         raise broken(folder / layout.SUMMARY, "it has no scored splits")
     return checked(Summary, summary, folder / layout.SUMMARY)
 

@@ -18,7 +18,7 @@ from dasmil.runs import layout
 from dasmil.runs.answers import Answers, agreeing, read_answers
 from dasmil.runs.predictions import Predictions, read_history, read_predictions, stored_rows, write_predictions
 from dasmil.runs.records import json_file, read_config, read_record, read_summary
-from dasmil.runs.schema import FORMAT, DataRecord, DistanceRow, Origin, RunConfig, SeedStatus, Summary, broken
+from dasmil.runs.schema import FORMAT, DataRecord, DistanceRow, Origin, RunConfig, SeedStatus, SeenBags, Summary, broken
 from dasmil.tasks import task_from
 
 if TYPE_CHECKING:
@@ -163,10 +163,24 @@ class Run:
         """The scores of all sets."""
         return read_summary(self.path)
 
+    @cached_property
+    def seen(self) -> SeenBags | None:
+        """The bags that it was trained on and those it keeps locked; None of older runs and of bags in memory."""
+        folds = [self.path.parent] if self.path.name.startswith("fold-") else []  # they share one
+        for folder in (self.path, *folds):
+            if (folder / layout.BAGS).is_file():
+                return read_record(SeenBags, folder, layout.BAGS)
+        return None
+
     @property
     def parts(self) -> Sequence[Run]:
         """Its folds, or itself."""
         return self.folds or [self]
+
+    @property
+    def out_of_fold(self) -> bool:
+        """Whether its set "val" holds out-of-fold predictions of the training bags (default training, auto)."""
+        return self.config["training"].get("selection") == "out-of-fold"
 
     @property
     def all_seeds(self) -> list[Seed]:
@@ -184,7 +198,7 @@ class Run:
     @cached_property
     def task(self) -> Task | None:
         """What was asked of its bags, where it is no class."""
-        return task_from(self.config.get("task"))
+        return _task_of(self.config)
 
     def answers(self, split: str) -> list[Answers]:
         """What every seed says about a split, where the task is no class; of folds, their bags put together."""
@@ -328,7 +342,12 @@ def task_of(model_file: Path) -> Task | None:
     folder = model_file.resolve().parent.parent
     if not layout.is_begun(folder) or json_file(folder, layout.CONFIG).get("format") != FORMAT:
         return None
-    return task_from(read_config(folder).get("task"))
+    return _task_of(read_config(folder))
+
+
+def _task_of(config: RunConfig) -> Task | None:
+    record = config.get("task")
+    return task_from(record) if record else None
 
 
 def seed_of(model_file: Path) -> Seed | None:

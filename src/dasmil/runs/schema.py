@@ -106,6 +106,27 @@ class DataRecord(Origin):
     splits: NotRequired[dict[str, SetFacts]]
 
 
+class SeenBag(_Record):
+    """A bag that a run knows: what it did with it, whose it is, and the marks of its content."""
+
+    set: str
+    patient: str | None
+    content: str
+
+
+class SeenBags(_Record):
+    """bags.json: the bags that a run has seen, trained on or locked, and what its features were made with."""
+
+    encoder: list[str]
+    encoder_sha256: list[str]
+    stride_um: Number
+    bags: dict[str, SeenBag]
+
+
+CalibrationBin = TypedDict("CalibrationBin", {"from": Real, "to": Real, "predicted": Real, "observed": Real, "n": int})
+"""Bags with a probability in one tenth: how many, predicted and observed frequency."""
+
+
 class Scores(_Record):
     """The scores of one set: per seed (or fold), their mean, deviation and 95 % interval.
 
@@ -124,7 +145,7 @@ class Scores(_Record):
     per_seed: NotRequired[list[Values]]
     per_fold: NotRequired[list[Values]]
     ensemble: NotRequired[dict[str, Any]]
-    calibration: NotRequired[list[dict[str, Number]]]
+    calibration: NotRequired[list[CalibrationBin]]
 
 
 class Threshold(_Record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,12 +66,18 @@ def speakers(path: Path, seed: int | None = None) -> list[Speaker]:
             for number, part in enumerate(run.parts)
             for own in part.seeds.values()
         ]
-        known = sorted({speaker.seed.number for speaker in found if speaker.seed is not None})
-        if seed is not None and seed not in known:
-            raise InputError(f"{path} has no seed {seed}: it has {', '.join(map(str, known))}")
-        return [s for s in found if seed is None or (s.seed is not None and s.seed.number == seed)]
+        return found if seed is None else of_seed(found, seed, path)
     file = layout.find_model(path, seed)
     return [Speaker(file, seed_of(file))]
+
+
+def of_seed(found: Sequence[Speaker], seed: int, path: Path) -> list[Speaker]:
+    """Those of one seed; path: of their run, for the error where it has no such seed."""
+    chosen = [speaker for speaker in found if speaker.seed is not None and speaker.seed.number == seed]
+    if not chosen:
+        known = sorted({speaker.seed.number for speaker in found if speaker.seed is not None})
+        raise InputError(f"{path} has no seed {seed}: it has {', '.join(map(str, known)) or 'none'}")
+    return chosen
 
 
 def speaker_for(found: list[Speaker], bag_id: str) -> Speaker:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dasmil import __version__
-from dasmil.errors import DataError, InputError
+from dasmil.errors import DataError, InputError, is_text
 from dasmil.files import differences, finite, json_hash, need_readable, write_json, write_tensors, write_text
 from dasmil.models.storage import MODEL_FILE
 from dasmil.runs import layout
@@ -25,6 +25,7 @@ from dasmil.runs.schema import (
     DataRecord,
     Scores,
     SeedStatus,
+    SeenBags,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class RunWriter:
     def open(cls, path: str | Path, config: dict[str, Any], data: dict[str, Any], *, resume: bool) -> RunWriter:
         """Begin a run in a new folder, or go on with the one that is there (``resume``; if none is there, begin)."""
         path = Path(path)
+        if not is_text(str(path)):
+            raise InputError(f"{str(path)!r} holds bytes that are not UTF-8, which no file of a run can name")
         check_kind(path)
         run = cls(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **finite(config)})
         run.resumed = layout.is_begun(path)
@@ -92,9 +95,12 @@ class RunWriter:
         write_tensors(self.path / layout.CHECKPOINT, tensors, header)
         for seed, rows in self._histories(state).items():
             self.write_history(seed, rows)
+        self._write_facts(state)
+
+    def _write_facts(self, state: Mapping[str, Any]) -> None:
         facts = {
             "config_hash": self.hash,
-            "model": header["model"],
+            "model": str(self.config["model"]["name"]),
             "attempt": state["attempt"],
             "epoch": state["epoch"],
             "epochs": self.config["training"]["epochs"],
@@ -130,7 +136,9 @@ class RunWriter:
                 f"{file} is the checkpoint of another run (model {header.get('model')}), expected "
                 f"{_title(self.config)}: put the right one back, or delete it to start again"
             )
-        return tensors, json.loads(header["state"])
+        state = json.loads(header["state"])
+        self._write_facts(state)  # a kill may have come between the two files
+        return tensors, state
 
     # --- results ---
 
@@ -147,6 +155,11 @@ class RunWriter:
         if not (self.resumed and layout.is_finished(self.path)):
             return {}
         return {name: scores for name, scores in read_summary(self.path)["splits"].items() if name not in but}
+
+    def stored_model(self, seed: int) -> Path | None:
+        """The weights of a seed of a finished run that is resumed."""
+        file = self.seed_path(seed) / MODEL_FILE
+        return file if self.resumed and layout.is_finished(self.path) and file.is_file() else None
 
     def write_seed(
         self,
@@ -175,6 +188,11 @@ class RunWriter:
 def write_fold_summary_file(path: Path, summary: Mapping[str, Any]) -> None:
     """The summary over the folds of a cross-validation, which is finished with it."""
     write_json(path / layout.SUMMARY, summary)
+
+
+def write_seen(path: Path, seen: SeenBags) -> None:
+    """Keep what tells the bags of a run from others."""
+    write_json(path / layout.BAGS, seen)
 
 
 def forget_folds(path: Path) -> None:

@@ -35,7 +35,6 @@ from dasmil.stats.resample import interval, mean_over_patients, patient_numbers,
 from dasmil.stats.sets import (
     SURVIVAL_METRICS,
     ScoredSet,
-    SurvivalPrediction,
     class_set,
     numeric_set,
     survival_scores,
@@ -46,7 +45,7 @@ from dasmil.stats.summaries import difference_of_sets, mean_over_sets, summarise
 
 __all__ = [
     "FEWEST", "METRICS", "NUMERIC_METRICS", "SURVIVAL_METRICS", "FollowUp", "KaplanMeier", "Roc", "ScoredSet",
-    "SurvivalPrediction", "auroc", "auroc_at", "auroc_interval", "auroc_to_find", "average_precision", "bland_altman",
+    "auroc", "auroc_at", "auroc_interval", "auroc_to_find", "average_precision", "bland_altman",
     "bootstrap_difference", "brier_at", "c_index_to_tell", "calibration_at", "calibration_curve", "choose_threshold",
     "class_patients", "class_set", "confusion_counts", "correlation_to_tell", "default_grid", "default_horizons",
     "difference_of_sets", "hanley_mcneil", "harrell", "honest_interval", "in_groups", "integrated", "interval",

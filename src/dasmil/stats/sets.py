@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dasmil.errors import InputError
-from dasmil.stats.brier import brier_at, integrated, kaplan_meier_brier
 from dasmil.stats.concordance import auroc_at, harrell, uno
-from dasmil.stats.follow_up import FollowUp, step
+from dasmil.stats.follow_up import FollowUp
 from dasmil.stats.metrics import _checked, _weighted
 from dasmil.stats.numeric import bland_altman, numeric_scores
 from dasmil.stats.resample import patient_numbers
@@ -23,7 +21,7 @@ from dasmil.stats.small import Counts, class_patients
 Array = NDArray[np.float64]
 Scorer = Callable[[Array], dict[str, Array]]
 SURVIVAL_METRICS = ("c_index", "c_index_uno")
-"""What every survival model has; with predicted curves there are more, see ``survival_scores``."""
+"""What every survival model has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,80 +41,44 @@ class ScoredSet:
     classes: Counts | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class SurvivalPrediction:
-    """What a model says of bags: a risk [n], higher is earlier, and the share without the event [n, times] at times."""
-
-    risk: Array
-    survival: Array | None = None
-    times: Array | None = None
-
-    def survival_at(self, times: ArrayLike) -> Array:
-        """The predicted share without the event at any times [n, times], constant between those that are known."""
-        if self.survival is None or self.times is None:
-            raise InputError("this prediction has a risk but no survival curve")
-        wanted = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        return step(np.asarray(self.times, dtype=np.float64), np.asarray(self.survival, dtype=np.float64), wanted)
-
-
 def survival_scores(
     follow: FollowUp,
-    prediction: SurvivalPrediction,
+    risk: Array,
     weights: Array | None = None,
     *,
     horizons: Sequence[float] = (),
-    grid: Array | None = None,
     reference: FollowUp | None = None,
 ) -> dict[str, Array]:
-    """Every survival metric [draws]: c_index (Harrell), c_index_uno, and at each horizon t auroc_at_t.
+    """Metrics [draws] of a risk [n], higher is earlier: c_index (Harrell), c_index_uno, auroc_at_t at each horizon t.
 
-    With curves also brier_at_t, and over the times of ``grid`` integrated_brier, that of Kaplan-Meier
-    (integrated_brier_km) and brier_skill = 1 - their ratio: above 0 the model tells more than one curve for all.
-    reference: the bags that censoring weights and Kaplan-Meier are estimated from, None: the scored ones.
+    reference: the bags that censoring weights are estimated from, None: the scored ones.
     """
     weights = np.ones((1, len(follow))) if weights is None else weights
     found = {
-        "c_index": harrell(follow, prediction.risk, weights),
-        "c_index_uno": uno(follow, prediction.risk, weights, reference=reference),
+        "c_index": harrell(follow, risk, weights),
+        "c_index_uno": uno(follow, risk, weights, reference=reference),
     }
-    curves = prediction.survival is not None
     for time in horizons:
-        risk = 1 - prediction.survival_at(time)[:, 0] if curves else prediction.risk
         found[f"auroc_at_{time:g}"] = auroc_at(follow, risk, time, weights, reference=reference)
-    if curves:
-        for time in horizons:
-            at, told = np.array([time]), prediction.survival_at(time)
-            found[f"brier_at_{time:g}"] = brier_at(follow, told, at, weights, reference=reference)[:, 0]
-        if grid is not None and len(grid):
-            told = prediction.survival_at(grid)
-            own = integrated(brier_at(follow, told, grid, weights, reference=reference), grid)
-            km = integrated(kaplan_meier_brier(follow, grid, weights, reference=reference), grid)
-            skill = 1 - np.divide(own, km, out=np.full_like(own, np.nan), where=km > 0)
-            found |= {"integrated_brier": own, "integrated_brier_km": km, "brier_skill": skill}
     return found
 
 
 def survival_set(
     follow: FollowUp,
-    predictions: Sequence[SurvivalPrediction],
+    risks: Sequence[Array],
     patients: Sequence[str] | None = None,
     *,
     horizons: Sequence[float] = (),
-    grid: Array | None = None,
     reference: FollowUp | None = None,
 ) -> ScoredSet:
-    """Bags with follow-up, scored by ``survival_scores``; the ensemble is the mean risk and the mean curve of runs."""
+    """Bags with follow-up, scored by ``survival_scores``; risks [n]: one of each run, the ensemble is their mean."""
 
-    def scorer(prediction: SurvivalPrediction) -> Scorer:
-        return lambda w: survival_scores(follow, prediction, w, horizons=horizons, grid=grid, reference=reference)
+    def scorer(risk: Array) -> Scorer:
+        return lambda w: survival_scores(follow, risk, w, horizons=horizons, reference=reference)
 
-    together = SurvivalPrediction(np.mean([p.risk for p in predictions], axis=0))
-    if all(p.survival is not None for p in predictions):
-        times = np.unique(np.concatenate([np.asarray(p.times, dtype=np.float64) for p in predictions]))
-        curve = np.mean([p.survival_at(times) for p in predictions], axis=0)
-        together = SurvivalPrediction(together.risk, curve, times)
+    together = np.mean(np.asarray(risks, dtype=np.float64), axis=0)
     events = _owners(follow.events, patients)
-    return ScoredSet([scorer(p) for p in predictions], follow.strata, patients, events, scorer(together))
+    return ScoredSet([scorer(risk) for risk in risks], follow.strata, patients, events, scorer(together))
 
 
 def numeric_set(truth: ArrayLike, predictions: Sequence[ArrayLike], patients: Sequence[str] | None = None) -> ScoredSet:

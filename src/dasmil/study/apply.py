@@ -18,14 +18,16 @@ from dasmil.runs import Run
 from dasmil.stats import probabilities, summarise
 from dasmil.study.baselines import baselines_again
 from dasmil.study.covariates import covariates_again
-from dasmil.study.held_out import run_sets
+from dasmil.study.held_out import count_opening, run_sets
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import labelled_bags, unlabelled_bags
+from dasmil.study.seen import LOCKED, TRAINED, check_alike, refuse_trained, seen_before
 from dasmil.study.spec import BagSpec
 from dasmil.study.task_apply import evaluate_task, predict_task
-from dasmil.train.evaluate import model_logits
+from dasmil.tasks import classification
+from dasmil.train.evaluate import model_logits, model_outputs
 from dasmil.train.feed import Facts, Feed
-from dasmil.train.results import prediction_rows
+from dasmil.train.results import feed_rows
 from dasmil.types import Bag
 
 Array = NDArray[np.float64]
@@ -54,9 +56,16 @@ def evaluate(
         if split:
             raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
         cohort = labelled_bags(bags, stored.origin, note)
+        check_alike(stored, cohort, bags.accepted)
+        seen = seen_before(stored, cohort)
+        refuse_trained(seen, cohort, bags.accepted, note)
+        if locked := [name for name, what in seen.items() if what == LOCKED]:
+            count_opening(stored.origin, stored.path, len(locked), note)
         left_out: dict[str, Any] = {"left_out": cohort.report.unreadable} if cohort.report.unreadable else {}
         if cohort.joined and cohort.report.incomplete:
             left_out["incomplete"] = cohort.report.incomplete
+        if seen:
+            left_out["seen"] = seen
         return {**evaluate_run(stored, {"bags": cohort}), **left_out}
     sets = run_sets(stored.origin, split, mnist_dir, stored.path, note)
     own = "cohort" in stored.origin
@@ -93,7 +102,15 @@ def predict(
     if not isinstance(bags, BagSpec):
         return predict_run(stored, bags)
     found = unlabelled_bags(bags, stored.origin, note, read_all=True)
+    check_alike(stored, found, bags.accepted)
     rows = predict_run(stored, found)
+    if seen := seen_before(stored, found):
+        trained = sum(what == TRAINED for what in seen.values())
+        note(
+            f"Warning: the run was trained on {trained} of these {len(rows)} bags, or on their patients, and keeps "
+            f"{len(seen) - trained} locked (column seen): what it says about them is not what it says about new ones"
+        )
+        rows = [{**row, "seen": seen.get(row["bag_id"], "")} for row in rows]
     problems = _problems(found)
     if not problems:
         return rows
@@ -166,8 +183,9 @@ def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = Fa
     for name, bags in sets.items():
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name)
         check_fits(models[0], feed.facts)
-        logits = model_logits(models, feed)
-        scored = probabilities(logits, models[0].n_classes)
+        outputs = model_outputs(models, feed)
+        task = classification([str(c) for c in range(models[0].n_classes)])
+        scored = task.answers(outputs)
         splits[name] = summarise(
             feed.facts.labels,
             list(scored),
@@ -176,13 +194,14 @@ def evaluate_run(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = Fa
             ensemble_threshold=run.threshold,
         )
         described[name] = feed.facts.describe()
-        for part, values, cut in zip(rows, logits, thresholds, strict=True):
-            part += prediction_rows(name, feed, values, models[0].n_classes, cut)
+        for part, values, cut in zip(rows, outputs, thresholds, strict=True):
+            part += feed_rows(name, feed, values, task.at(cut))
     if keep and not run.folds:
         run.add_scored(splits, described, rows)
     return {
         "splits": splits,
         "threshold": threshold,
+        **({"folds": len(run.folds), "models": len(models)} if run.folds else {}),
         "seeds": list(run.seeds) or list(range(len(models))),
         "stuck_seeds": summary["stuck_seeds"],
         "selection": summary["selection"],

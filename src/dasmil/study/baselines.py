@@ -27,6 +27,8 @@ def add_baselines(out: Path, rounds: Sequence[Round], folders: Sequence[Path], n
     """
     if any("name" in part.data or "set" in part.data for part in rounds):  # built-in data and CAMELYON16
         return
+    if Run.read(folders[0]).out_of_fold:  # default training has simple models among its candidates
+        return
     if Run.read(folders[0]).task is not None:  # they tell classes apart
         return
     try:

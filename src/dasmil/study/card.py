@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +28,11 @@ def model_card(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
+def plain(text: str) -> str:
+    """Text of somebody else's table as Markdown shows it: no tag, no link, no table in it."""
+    return re.sub(r"([\\`*_\[\]|#!~])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+
+
 def _model(run: Run) -> list[str]:
     models = len(run.models())
     given = ", ".join(f"{key}={json.dumps(value)}" for key, value in sorted(run.options.items()) if value is not None)
@@ -39,11 +46,11 @@ def _model(run: Run) -> list[str]:
 
 def _data(run: Run) -> list[str]:
     data: Mapping[str, Any] = run.data
-    found = [f"{data['slides']}." if "slides" in data else f"Data set: {run.dataset}."]
+    found = [plain(f"{data['slides']}." if "slides" in data else f"Data set: {run.dataset}.")]
     if "positions" in data:
-        found.append(f"Positions: {data['positions']}.")
+        found.append(plain(f"Positions: {data['positions']}."))
     if run.class_names:
-        found.append("Classes: " + ", ".join(f"{i} = {name}" for i, name in enumerate(run.class_names)) + ".")
+        found.append(plain("Classes: " + ", ".join(f"{i} = {name}" for i, name in enumerate(run.class_names)) + "."))
     if run.folds:
         found.append(
             f"Cross-validation with {len(run.folds)} folds by patient: every test part was unseen by its fold."

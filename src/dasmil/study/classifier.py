@@ -19,6 +19,7 @@ from dasmil.study.apply import MEMORY_GB, check_fits
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 from dasmil.train.fit import fit
+from dasmil.train.fit_auto import default_model
 from dasmil.types import Bag, need_bag, need_bags
 
 
@@ -30,7 +31,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     model
-        One of `dasmil models`.
+        auto or one of `dasmil models`; None: auto, or das-mil where options or settings of a single model are given.
     epochs, lr, weight_decay
         Settings of training that people search over; None: as `dasmil train` would choose.
     seeds
@@ -47,7 +48,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        model: str = "das-mil",
+        model: str | None = None,
         *,
         epochs: int | None = None,
         lr: float | None = None,
@@ -80,7 +81,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):
                 raise InputError(f"{name} are {shown(given)}, expected a dictionary of names and values")
         settings = {**(self.settings or {}), **{name: value for name, value in chosen.items() if value is not None}}
         runs = fit(
-            self.model,
+            self.model or default_model(settings, self.options, self.preset),
             _Labelled(bags, numbers),
             seeds=_seeds(self.random_state, self.seeds),
             model_options=self.options,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dasmil.errors import InputError, unknown_name
-from dasmil.files import write_json, write_text
+from dasmil.files import finite, write_json, write_text
 from dasmil.models import MODELS
-from dasmil.report.compared import answer, csv_table, latex_table, markdown_table, write_compared
+from dasmil.report.compared import answer, cautions, csv_table, latex_table, markdown_table, write_compared
 from dasmil.runs import Run, fold_folders, is_begun
-from dasmil.stats.compared import Compared, ScoredPart, SpaceScore, compare_scores, paired_gap
+from dasmil.stats.compared import Compared, ModelScore, ScoredPart, SpaceScore, compare_scores, paired_gap
 from dasmil.study.data import StudyData
 from dasmil.study.notes import Note, silent
 from dasmil.study.progress import Watch, unseen
@@ -37,7 +38,8 @@ SEED = 0
 class Comparison:
     """What came out: sentence (the answer), compared (scores and differences), runs by name, folder of the files.
 
-    chosen: of each model the settings that its folds chose; empty where none were chosen.
+    chosen: of each model the settings that its folds chose; empty where none were chosen. cautions: sentences about
+    runs that did not fit or use no distance, and about settings that differ.
     """
 
     sentence: str
@@ -45,6 +47,7 @@ class Comparison:
     runs: Mapping[str, Run]
     folder: Path
     chosen: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    cautions: Sequence[str] = ()
 
     @property
     def report(self) -> Path:
@@ -129,12 +132,21 @@ def compare_runs(
     if split is None:
         raise InputError("the runs have no set of bags that all have scored: open their test sets with dasmil evaluate")
     scored = {name: scored_parts(run, split) for name, run in named.items()}
-    found = compare_scores(scored, metric=_metric(named), seed=SEED)
+    metric = _metric(named)
+    found = compare_scores(scored, metric=metric, seed=SEED)
+    found = replace(found, models=[_as_reported(m, named[m.name], split, metric) for m in found.models])
     if space_test:
         found = replace(found, space=[_space(name, run, scored[name], split, note) for name, run in named.items()])
-    comparison = Comparison(answer(found), found, named, out, chosen or {})
+    comparison = Comparison(answer(found), found, named, out, chosen or {}, cautions(named, chosen or {}))
     _write(comparison, split)
     return comparison
+
+
+def _as_reported(scored: ModelScore, run: Run, split: str, metric: str) -> ModelScore:
+    """The same score with the interval that the run's own report states; NaN ends where it states none."""
+    ends = run.summary["splits"][split]["interval"].get(metric) or (None, None)
+    low, high = (math.nan if end is None else float(end) for end in ends)
+    return replace(scored, low=low, high=high)
 
 
 def _names(runs: Sequence[Run]) -> dict[str, Run]:
@@ -182,12 +194,14 @@ def _rounds(run: Run) -> Sequence[Any]:
 def _write(comparison: Comparison, split: str) -> None:
     out = comparison.folder
     out.mkdir(parents=True, exist_ok=True)
-    record = {"sentence": comparison.sentence, "split": split, **asdict(comparison.compared)}
+    record = {"sentence": comparison.sentence, "cautions": list(comparison.cautions), "split": split}
+    record |= finite(asdict(comparison.compared))
     record["runs"] = {name: str(run.path) for name, run in comparison.runs.items()}
     record["chosen"] = dict(comparison.chosen)
     write_json(out / RECORD, record)
     for kind, suffix in (("markdown", "md"), ("latex", "tex"), ("csv", "csv")):
         write_text(out / f"table.{suffix}", comparison.table(kind))
     write_compared(
-        comparison.compared, comparison.sentence, comparison.runs, split, out / PAGE, chosen=comparison.chosen
-    )
+        comparison.compared, comparison.sentence, comparison.runs, split, out / PAGE, chosen=comparison.chosen,
+        cautions=comparison.cautions,
+    )  # fmt: skip

@@ -21,7 +21,6 @@ from dasmil.runs import Run, write_covariates
 from dasmil.stats import (
     FollowUp,
     ScoredSet,
-    SurvivalPrediction,
     class_set,
     difference_of_sets,
     mean_over_sets,
@@ -96,7 +95,7 @@ def compare_covariates(spec: CohortSpec, runs: Sequence[Run], cohort: Cohort, no
 
     runs: the folds of a cross-validation, or one run; cohort: all their bags.
     """
-    names = spec.covariate_names
+    names = spec.covariates or ()
     cells = dict(zip(cohort.bag_ids, spec.further(names, "--covariates").of(cohort), strict=True))
     for name in names:
         empty = sum(own[name] is None for own in cells.values())
@@ -233,7 +232,7 @@ def _classes(classes: int) -> Question:
 def _follow_up() -> Question:
     def scored(bags: ScoredBags, said: Sequence[Array]) -> ScoredSet:
         follow = FollowUp(bags.truth[:, 0], bags.truth[:, 1] == 1)
-        return survival_set(follow, [SurvivalPrediction(one) for one in said], bags.patients)
+        return survival_set(follow, said, bags.patients)
 
     def fit(x: Array, truth: Array) -> Callable[[Array], Array]:
         return fit_cox_risk(x, FollowUp(truth[:, 0], truth[:, 1] == 1))
@@ -268,10 +267,7 @@ def _all_bags(rounds: Sequence[Round]) -> Cohort:
                 found |= {entry.bag_id: entry for entry in bags.entries}
     if whole is None:
         raise InputError("covariates are columns of a label table, and these bags have none")
-    return Cohort(
-        list(found.values()), whole.classes, whole.report, scales=whole.scales, max_instances=whole.max_instances,
-        seed=whole.seed, joined=whole.joined,
-    )  # fmt: skip
+    return whole.with_entries(list(found.values()))
 
 
 def _composition(cohort: Cohort) -> dict[str, Array] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dasmil.data.memory import MEMORY_GB
 from dasmil.errors import InputError, unknown_name
 from dasmil.study.notes import Note, silent
 from dasmil.study.rounds import Round, cohort_rounds, cohort_words
@@ -25,7 +26,7 @@ class StudyData:
     """One source of bags and how it is split; workers find the same bags with its record.
 
     data, protocol, mnist_dir: a built-in data set. cohort, folds, split_seed, open_test: one's own bags. features,
-    reference: CAMELYON16, with the recipe of that name.
+    reference: CAMELYON16, with the recipe of that name. memory_gb: bags in files are kept in memory up to this size.
     """
 
     data: str | None = None
@@ -38,6 +39,7 @@ class StudyData:
     recipe: str | None = None
     features: Path | None = None
     reference: Path | None = None
+    memory_gb: float = MEMORY_GB
 
     def __post_init__(self) -> None:
         from dasmil.data import list_datasets
@@ -75,8 +77,9 @@ class StudyData:
         if self.features is not None and self.reference is not None:
             return self._camelyon16(self.features, self.reference, note)
         return cohort_rounds(
-            self.cohort, folds=self.folds, split_seed=self.split_seed, open_test=self.open_test, note=note
-        )
+            self.cohort, folds=self.folds, split_seed=self.split_seed, open_test=self.open_test, note=note,
+            memory_gb=self.memory_gb,
+        )  # fmt: skip
 
     def as_record(self) -> dict[str, Any]:
         """Plain values, from which ``from_record`` makes it again in another process."""
@@ -103,18 +106,21 @@ class StudyData:
 
         As in the paper there is no validation set: the last epoch counts, and all training slides are trained on.
         """
-        from dasmil.data.camelyon16 import camelyon16_labels
+        from dasmil.paper.camelyon16_labels import camelyon16_labels
 
-        spec = replace(self.cohort, bags=features, labels=reference, classes="Normal,Tumor")
+        spec = replace(self.cohort, bags=features, labels=reference, classes=("Normal", "Tumor"))
         found = camelyon16_labels(features, reference)
         for split, labels in found.counts.items():
             note(f"CAMELYON16 {split}: " + ", ".join(f"{count} {label}" for label, count in labels.items()))
         for line in found.notes:
             note(f"  {line}")
         if self.folds is not None:
-            parts = cohort_rounds(spec, folds=self.folds, split_seed=self.split_seed, labels=found.rows, note=note)
+            parts = cohort_rounds(
+                spec, folds=self.folds, split_seed=self.split_seed, labels=found.rows, note=note,
+                memory_gb=self.memory_gb,
+            )  # fmt: skip
             return [replace(part, data={**part.data, "set": CAMELYON16}) for part in parts]
-        cohort = spec.load(found.rows, read_all=True)
+        cohort = spec.load(found.rows, read_all=True, memory_gb=self.memory_gb)
         for line in cohort_lines(cohort, "as in the challenge"):
             note(line)
         parts = cohort.splits

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dasmil.attribution import explain
 from dasmil.attribution.export import summary
-from dasmil.attribution.ground import Ground
+from dasmil.attribution.ground import Ground, layout_of
 from dasmil.attribution.units import in_unit
 from dasmil.errors import StorageError, unknown_name
 from dasmil.models import read_model
 from dasmil.models.base import MILModel
 from dasmil.report.explanation.bundle import write_bundle
+from dasmil.report.explanation.heatmap import map_figure
 from dasmil.runs import Speaker, verdict_of
 from dasmil.study.ground import ground_of
 from dasmil.study.lookup import find_bag
@@ -22,8 +23,11 @@ from dasmil.study.spec import BagSpec
 from dasmil.types import Bag, Explanation
 from dasmil.vocabulary import A_CLASS, Meaning
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class BagAnswer:
     """What a run says about one bag, and which of its models says it; caveat: what the run has not shown."""
 
@@ -42,13 +46,26 @@ class BagAnswer:
     def classes(self) -> list[str]:
         task = self.speaker.task
         if task is not None:
-            return task.output_names(self.model.n_logits)
+            return task.output_names()
         return [str(name) for name in self.speaker.origin.get("classes") or ()]
 
     @property
     def origin(self) -> str:
         """Which model explains and what the bag was to it; empty for a lone model file."""
         return self.speaker.describe(self.bag.bag_id) if self.speaker.seed is not None else ""
+
+    def plot(self, score: str = "contribution") -> Figure:
+        """The map of a score as a matplotlib figure with scale bar and colour bar, over the slide where there is one.
+
+        Example: ``dasmil.explain_bag("runs/mine", "slide1").plot().savefig("map.pdf")``
+        """
+        if score not in self.explanation.scores:
+            raise unknown_name("score", score, self.explanation.scores)
+        values = self.explanation.scores[score].double().cpu().numpy()
+        return map_figure(layout_of(self.bag, self.ground), values, score, self.ground, meaning=self.meaning)
+
+    def __repr__(self) -> str:
+        return f"BagAnswer({self.bag.bag_id!r}, {self.explanation!r})"
 
     def as_json(self) -> dict[str, Any]:
         seed = self.speaker.seed

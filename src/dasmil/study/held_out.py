@@ -22,12 +22,11 @@ def opened_tests(splits: Round, run: Path, note: Note = silent) -> Callable[[], 
 
     A run that has its scores already and is merely resumed opens nothing new.
     """
-    from dasmil.runs import is_finished, note_in_data, read_summary
+    from dasmil.runs import is_finished, read_summary
 
     def tests() -> Mapping[str, Sequence[Bag]]:
         if splits.counted and not (is_finished(run) and "test" in read_summary(run)["splits"]):
-            n = len(splits.tests["test"])
-            note_in_data(run, test_set=_opened(n, _count(splits.data, str(run), n, note)))
+            count_opening(splits.data, run, len(splits.tests["test"]), note)
         return splits.tests
 
     return tests
@@ -51,7 +50,6 @@ def held_out_bags(
 ) -> dict[str, Cohort]:
     """The locked sets of a run, opened: each time is noted in the log beside the labels, and counted."""
     from dasmil.report import write_report
-    from dasmil.runs import note_in_data
 
     held = {name: ids for name, ids in data.get("held_out", {}).items() if ids}
     chosen = names or list(held)
@@ -71,22 +69,19 @@ def held_out_bags(
         if missing:
             raise DataError(f"{len(missing)} {name} bags are gone, for example {missing[0]!r}: put them back")
         sets[name] = cohort.subset(numbers[bag_id] for bag_id in held[name])
-        n = len(sets[name])
-        note_in_data(run, test_set=_opened(n, _count(data, str(run), n, note)))
+        count_opening(data, run, len(sets[name]), note)
         write_report(run)
     return sets
 
 
-def _count(data: Mapping[str, Any], run: str, n: int, note: Note) -> int:
-    """Count one opening of the test set and say so."""
+def count_opening(data: Mapping[str, Any], run: Path, n: int, note: Note) -> None:
+    """Note one opening of the test set beside the labels and with the run, and say its number."""
     from dasmil.data.evaluation_log import log_evaluation
     from dasmil.data.splits import fingerprint
+    from dasmil.runs import note_in_data
 
     where = Path(data["cohort"].get("labels") or data["cohort"]["bags"])
-    count = log_evaluation(where, fingerprint(data["held_out"]["test"]), run)
+    count = log_evaluation(where, fingerprint(data["held_out"]["test"]), str(run))
     note(f"Test set opened ({n} bags): evaluation number {count} on it.")
-    return count
-
-
-def _opened(n: int, count: int) -> str:
-    return f"{n} bags, opened {count} time{'s' if count > 1 else ''} (all runs on these labels together)"
+    times = f"{count} time{'s' if count > 1 else ''} (all runs on these labels together)"
+    note_in_data(run, test_set=f"{n} bags, opened {times}")

@@ -45,7 +45,7 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, 
         other = with_scale_of(data, other.bags, other)
     spec = replace(BagSpec.from_record(kept), **other.given())
     spec, asked = (replace(spec, per_patient=False), spec.per_patient) if alone else (spec, False)
-    known = task_from(data.get("task"))
+    known = task_from(data["task"]) if data.get("task") else None
     cohort = spec.load(
         categories=data.get("cohort", {}).get("categories"), classes=classes, read_all=read_all, task=known
     )
@@ -88,13 +88,13 @@ def run_cohort(data: Mapping[str, Any]) -> Cohort:
     spec = CohortSpec.from_record(data["cohort"])
     labels = None
     if data.get("set") == CAMELYON16:  # its reference.csv is no label table: it has no header and no training slides
-        from dasmil.data.camelyon16 import camelyon16_labels
+        from dasmil.paper.camelyon16_labels import camelyon16_labels
 
         assert spec.bags is not None
         assert spec.labels is not None
         labels = camelyon16_labels(spec.bags, spec.labels).rows
     # The classes as the run numbered them: rows that were added to the table since must not renumber them.
-    known = task_from(data.get("task"))
+    known = task_from(data["task"]) if data.get("task") else None
     return spec.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"), task=known)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dasmil.data.memory import MEMORY_GB
 from dasmil.data.splits import TEST_SHARE, VAL_SHARE
 from dasmil.errors import DataError, InputError
 from dasmil.study.notes import Note, silent
@@ -41,17 +42,18 @@ def cohort_rounds(
     open_test: bool = False,
     labels: list[LabelRow] | None = None,
     note: Note = silent,
+    memory_gb: float = MEMORY_GB,
 ) -> list[Round]:
     """Splits from the label table's split column, else by patient (70/15/15): one round; or one for each of k folds.
 
     open_test: score the test set after training (it is counted); else it stays locked until it is evaluated.
-    labels: stand in for the label table.
+    labels: stand in for the label table. memory_gb: bags in files are kept in memory up to this size.
     """
     from dasmil.data.match import check_trainable
 
     if spec.labels is None and labels is None:
         raise InputError("no labels: give --labels, a CSV with slide and label (and patient and split if known)")
-    cohort = spec.load(labels, read_all=True)
+    cohort = spec.load(labels, read_all=True, memory_gb=memory_gb)
     for line in cohort_lines(cohort, "as given" if spec.positive or spec.classes else ""):
         note(line)
     if cohort.task is None:
@@ -63,7 +65,7 @@ def cohort_rounds(
         **cohort_words(cohort),
     }  # fmt: skip
     if spec.covariates:  # columns that are missing or contradict each other stop before hours of training
-        spec.further(spec.covariate_names, "--covariates").of(cohort)
+        spec.further(spec.covariates, "--covariates").of(cohort)
     sites = _sites(spec, cohort, note)
     if folds is not None:
         return fold_rounds(cohort, folds, split_seed, record, note, sites)
@@ -94,7 +96,7 @@ def bag_rounds(
     if not isinstance(bags, Cohort):
         bags = [need_bag(bag, index) for index, bag in enumerate(bags)]
     asked = resolve_task(task, bags)
-    if asked is not None and not isinstance(bags, Cohort):
+    if asked.labels is None and not isinstance(bags, Cohort):
         values = np.array([asked.values_of(bag) for bag in bags])
         strata = asked.strata(values).tolist()
         bags = load_cohort([replace(bag, label=k) for bag, k in zip(bags, strata, strict=True)], task=asked)

@@ -31,10 +31,13 @@ def gather_settings(
     from dasmil.errors import unknown_name
     from dasmil.models import MODELS
     from dasmil.train.config import TrainingConfig
+    from dasmil.train.fit_auto import AUTO
     from dasmil.train.recipes import load_recipe
 
+    if model == AUTO:
+        return _of_auto(recipe, preset, settings, assignments)
     if model not in MODELS:
-        raise unknown_name("model", model, MODELS)
+        raise unknown_name("model", model, [AUTO, *MODELS])
     training: dict[str, Any] = {}
     options: dict[str, Any] = {}
     if recipe is not None:
@@ -57,3 +60,15 @@ def gather_settings(
                 f"setting of training or option of {model}", name, [*TrainingConfig.model_fields, *known]
             )
     return Settings(training, options, preset)
+
+
+def _of_auto(
+    recipe: str | None, preset: str | None, settings: Mapping[str, Any], assignments: Mapping[str, Any]
+) -> Settings:
+    """Default training takes no recipe, preset or option of a single model; `dasmil.fit` checks the settings."""
+    from dasmil.errors import InputError
+
+    for what, value in (("--recipe", recipe), ("--preset", preset)):
+        if value is not None:
+            raise InputError(f"{what} {value} is for a single model: give --model too, for example --model das-mil")
+    return Settings({**settings, **assignments}, {}, None)

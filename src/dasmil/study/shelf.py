@@ -8,7 +8,7 @@ from typing import Any
 
 from dasmil.errors import InputError, unknown_name
 from dasmil.models import read_model
-from dasmil.runs import Answers, Origin, Predictions, Run, Speaker, speakers, task_verdict, verdict
+from dasmil.runs import Answers, Origin, Predictions, Run, Speaker, of_seed, speakers, task_verdict, verdict
 from dasmil.study.ground import open_ground
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import run_loader, unlabelled_bags
@@ -32,15 +32,16 @@ def run_shelf(
     """The bags that a run has scored, with all its models and those of other runs to compare with."""
     stored = Run.read(run)
     found = speakers(run)
-    files = {s.model_file for s in speakers(run, _first_seed(found) if seed is None else seed)}
-    chosen = [k for k, speaker in enumerate(found) if speaker.model_file in files]
-    sets = _sets(found, [speaker for other in others for speaker in speakers(other)])
+    of_one = of_seed(found, _first_seed(found) if seed is None else seed, run)
+    chosen = [k for k, speaker in enumerate(found) if speaker in of_one]
+    beside = {other: speakers(other) for other in others}
+    sets = _sets(found, [speaker for own in beside.values() for speaker in own])
     entries = _entries(stored, found, chosen, split, mnist_dir, find_picture, sets)
     data = stored.origin.get("name") or Path(stored.origin.get("bags", "own bags")).name
     who = f"{len(stored.folds)} folds, each bag by the one that held it out" if stored.folds else found[chosen[0]].title
     classes = stored.origin.get("classes")
     return Shelf(
-        f"{stored.model} on {data}", f"{run.name}, {who}", [*_voices(found), *_other_voices(others)], entries,
+        f"{stored.model} on {data}", f"{run.name}, {who}", [*_voices(found), *_other_voices(beside)], entries,
         tuple(map(str, classes)) if classes else None, _caveat(stored),
     )  # fmt: skip
 
@@ -77,8 +78,8 @@ def _first_voice(found: Sequence[Speaker], number: int) -> int:
     return sum(len(_outputs(speaker)) for speaker in found[:number])
 
 
-def _other_voices(others: Sequence[Path]) -> list[Voice]:
-    return [voice for other in others for voice in _voices(speakers(other), f"{other.name}, ")]
+def _other_voices(beside: Mapping[Path, Sequence[Speaker]]) -> list[Voice]:
+    return [voice for other, own in beside.items() for voice in _voices(own, f"{other.name}, ")]
 
 
 def _entries(
@@ -211,8 +212,7 @@ def folder_shelf(
 ) -> Shelf:
     """Bags that a model or a run has not scored; data: what the run notes about its own, which they are read alike."""
     found = speakers(path)
-    files = [s.model_file for s in found]
-    number = 0 if seed is None else files.index(speakers(path, seed)[0].model_file)
+    number = 0 if seed is None else found.index(of_seed(found, seed, path)[0])
     voice = _first_voice(found, number)
     cohort = unlabelled_bags(BagSpec(bags=bags, **given), data, note)
     entries = [
@@ -221,8 +221,9 @@ def folder_shelf(
     ]
     classes = found[number].origin.get("classes")
     name = path.name if data is None else Run.read(path).model
+    voices = [*_voices(found), *_other_voices({other: speakers(other) for other in others})]
     return Shelf(
-        f"{name} on {bags.name}", str(bags), [*_voices(found), *_other_voices(others)], entries,
+        f"{name} on {bags.name}", str(bags), voices, entries,
         tuple(map(str, classes)) if classes else None,
     )  # fmt: skip
 

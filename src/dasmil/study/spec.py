@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
     from dasmil.data.columns import FurtherColumns
     from dasmil.data.labels import LabelRow
+    from dasmil.data.restrict import Restriction
     from dasmil.data.scale import Scales
     from dasmil.data.targets import Request
     from dasmil.tasks import Task
@@ -23,11 +24,20 @@ if TYPE_CHECKING:
 
         def __set__(self, instance: object, value: str | Path | None) -> None: ...
 
-    NO_PATH = PathText()
+    class Names:
+        """Names that may be given as a list, or as one text separated by commas: read, they are a tuple."""
+
+        def __get__(self, instance: object, owner: object = None) -> tuple[str, ...] | None: ...
+
+        def __set__(self, instance: object, value: str | Sequence[str | float] | None) -> None: ...
+
+    NO_PATH, NO_NAMES = PathText(), Names()
 else:
     PathText, NO_PATH = Path | None, None
+    Names, NO_NAMES = tuple[str, ...] | None, None
 
-PATHS = ("bags", "labels", "slide_table", "scale_table")
+PATHS = ("bags", "labels", "slide_table", "scale_table", "roi", "exclude")
+NAMES = ("classes", "times", "target_columns", "feature_columns", "covariates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +61,8 @@ class BagSpec:
     patient_column
         Name of the column with the patient.
     classes
-        Class names in order, separated by commas; the first is class 0. Default: numbers by value, words by alphabet,
-        of two the positive one last.
+        Class names in order, separated by commas (or a list); the first is class 0. Default: numbers by value, words by
+        alphabet, of two the positive one last.
     mpp
         Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
     tile_um
@@ -86,6 +96,8 @@ class BagSpec:
         Use at most this many instances of a bag, drawn at random (the paper: 6,000). Default: all.
     strict
         Stop when a slide has no label, a label no slide or a slide cannot be read, instead of leaving it out.
+    accept
+        Go on despite these errors of dasmil doctor, by their names separated by commas: mixed-encoders, same-slides.
     bag_column
         In a table of cells: the column that names the bag.
     x_column
@@ -98,6 +110,16 @@ class BagSpec:
         In a table of cells: columns of numbers to use as features, separated by commas.
     unit
         In a table of cells that does not say it itself: what positions count, um or px (px needs --mpp).
+    roi
+        Annotations: only instances at least half inside are used. A folder of files named after their slides (QuPath's
+        GeoJSON, ASAP's XML, CSV with x, y and class), or one CSV with a column slide. Slides without a file are used
+        whole.
+    roi_class
+        Classes of --roi that count, separated by commas; default all.
+    exclude
+        Annotations, as --roi: instances at least half inside are left out.
+    exclude_class
+        Classes of --exclude that count, separated by commas; default all.
     """
 
     bags: PathText = NO_PATH
@@ -106,8 +128,8 @@ class BagSpec:
     slide_column: str | None = None
     label_column: str | None = None
     patient_column: str | None = None
-    classes: str | None = None
-    mpp: str | None = None
+    classes: Names = NO_NAMES
+    mpp: str | float | None = None
     tile_um: float | None = None
     scale_table: PathText = NO_PATH
     task: str | None = None
@@ -116,23 +138,32 @@ class BagSpec:
     time_unit: str | None = None
     survival: str | None = None
     time_bins: int | None = None
-    times: str | None = None
-    target_columns: str | None = None
+    times: Names = NO_NAMES
+    target_columns: Names = NO_NAMES
     number_loss: str | None = None
     per_patient: bool = False
     max_instances: int | None = None
     strict: bool = False
+    accept: str | None = None
     bag_column: str | None = None
     x_column: str | None = None
     y_column: str | None = None
     one_hot: str | None = None
-    feature_columns: str | None = None
+    feature_columns: Names = NO_NAMES
     unit: str | None = None
+    roi: PathText = NO_PATH
+    roi_class: str | None = None
+    exclude: PathText = NO_PATH
+    exclude_class: str | None = None
 
     def __post_init__(self) -> None:
         for name in PATHS:
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, Path(value))
+        for name in NAMES:
+            if (value := getattr(self, name, None)) is not None:
+                parts = value.split(",") if isinstance(value, str) else map(str, value)
+                object.__setattr__(self, name, tuple(text for part in parts if (text := part.strip())))
 
     def given(self) -> dict[str, Any]:
         """What differs from the defaults."""
@@ -141,7 +172,7 @@ class BagSpec:
 
     def as_record(self) -> dict[str, Any]:
         """What was given, JSON-able, paths made absolute: enough to load it again."""
-        return {name: str(v.absolute()) if isinstance(v, Path) else v for name, v in self.given().items()}
+        return {name: _recorded(value) for name, value in self.given().items()}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
@@ -206,12 +237,14 @@ class BagSpec:
         classes: Sequence[str] | None = None,
         read_all: bool = False,
         task: Task | None = None,
+        memory_gb: float | None = None,
     ) -> Cohort:
         """The cohort; ``labels`` stand in for the table, ``categories`` fix the features of a table of cells.
 
         classes: those of a run in their order, in place of --classes. read_all: also leave out slides with NaN
-        features, for which every file is read once. task: that of a run, where it is known.
+        features, for which every file is read. task: that of a run, where it is known. memory_gb: kept at most.
         """
+        from dasmil.data.checks import refuse
         from dasmil.data.cohort import load_cohort
         from dasmil.data.labels import read_patients
         from dasmil.data.scale import read_scales
@@ -220,14 +253,14 @@ class BagSpec:
         if self.bags is None:
             raise InputError("no bags: give --bags FOLDER (feature files) or --bags TABLE (cells)")
         order = self._class_order() if classes is None else {}
-        if classes is None and self.classes is not None:
-            classes = [name.strip() for name in self.classes.split(",")]
+        if classes is None:
+            classes = self.classes
         rows, task = self.read_task(task) if labels is None else (labels, None)
         if rows is None and task is None:
             rows = self.read_labels(classes)
         options: dict[str, Any] = {
             "classes": classes, "per_patient": self.per_patient, "max_instances": self.max_instances,
-            "strict": self.strict, "task": task, **order,
+            "strict": self.strict, "task": task, "restriction": self.restriction(), **order,
         }  # fmt: skip
         if rows is None and self.slide_table is not None:
             options["patients"] = read_patients(self.slide_table, self.slide_column, self.patient_column)
@@ -235,8 +268,33 @@ class BagSpec:
 
         scales = read_scales(self.mpp, self.tile_um, self.scale_table)
         if is_table(self.bags):
-            return load_cohort(self._read_table(scales, categories), rows, **options)
-        return load_cohort(self.bags, rows, scales=scales, read_all=read_all, **options)
+            cohort = load_cohort(self._read_table(scales, categories), rows, read_all=read_all, **options)
+        else:
+            if memory_gb is not None:
+                options["memory_gb"] = memory_gb
+            cohort = load_cohort(self.bags, rows, scales=scales, read_all=read_all, **options)
+        refuse(cohort.report.findings, self.accepted)
+        return cohort
+
+    @property
+    def accepted(self) -> list[str]:
+        """The checks that ``accept`` names."""
+        return [name for part in (self.accept or "").split(",") if (name := part.strip())]
+
+    def restriction(self) -> Restriction | None:
+        """The regions inside or outside of which instances are used; None where none were given."""
+        from dasmil.data.restrict import read_restriction
+        from dasmil.errors import InputError
+
+        for classes, path in (("roi_class", self.roi), ("exclude_class", self.exclude)):
+            if getattr(self, classes) is not None and path is None:
+                option = f"--{classes.partition('_')[0]}"
+                raise InputError(f"{option}-class chooses among the classes of {option}: give that too")
+
+        def split(text: str | None) -> list[str]:
+            return [name for part in (text or "").split(",") if (name := part.strip())]
+
+        return read_restriction(self.roi, self.exclude, split(self.roi_class), split(self.exclude_class))
 
     def read_cells(self) -> list[Bag]:
         """The bags of a table, or of files, of cells, without labels."""
@@ -251,10 +309,10 @@ class BagSpec:
         assert self.bags is not None
         if scales.default.nominal:
             raise InputError(f"mpp is {self.mpp!r}, expected the micrometres of one pixel")
-        columns = None if self.feature_columns is None else [c.strip() for c in self.feature_columns.split(",")]
         return read_table(
-            self.bags, bag=self.bag_column, unit=self.unit, x=self.x_column, y=self.y_column, features=columns,
-            one_hot=self.one_hot, um_per_unit=scales.default.mpp, scales=scales, categories=categories,
+            self.bags, bag=self.bag_column, unit=self.unit, x=self.x_column, y=self.y_column,
+            features=self.feature_columns, one_hot=self.one_hot, um_per_unit=scales.default.mpp, scales=scales,
+            categories=categories,
         )  # fmt: skip
 
 
@@ -280,12 +338,7 @@ class CohortSpec(BagSpec):
     positive: str | None = None
     split_column: str | None = None
     site_column: str | None = None
-    covariates: str | None = None
-
-    @property
-    def covariate_names(self) -> list[str]:
-        """The columns that ``covariates`` names."""
-        return [name for part in (self.covariates or "").split(",") if (name := part.strip())]
+    covariates: Names = NO_NAMES
 
     def further(self, names: Sequence[str], option: str) -> FurtherColumns:
         """Further columns of the label table; option: what named them."""
@@ -314,13 +367,23 @@ class CohortSpec(BagSpec):
         return {**super()._columns(), "split_column": self.split_column}
 
 
+def _recorded(value: Any) -> Any:
+    """A value as a run notes it; names in one text, unless one of them has a comma."""
+    if isinstance(value, tuple):
+        return list(value) if any("," in name for name in value) else ",".join(value)
+    return str(value.absolute()) if isinstance(value, Path) else value
+
+
 def cohort_lines(cohort: Cohort, given: str = "") -> list[str]:
     """What was joined, what was left over, how positions were read, which class is positive (given: who said so)."""
     from dasmil.data.positive import positive_text
+    from dasmil.errors import named
 
     lines = cohort.report.lines()
     if len(cohort):
         lines.append(f"Positions read as {cohort.positions}")
+        if not cohort.entries[0].paths and (names := cohort[0].metadata.get("feature_names")):
+            lines.append(f"Features of a cell: {named(names)}")
     if cohort.task is not None:
         return [*lines, cohort.task.text, *_targets_described(cohort, cohort.task)]
     if cohort.classes:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from dasmil.runs import Run
 from dasmil.tasks import Task, Told, summarise_outputs, summarise_task
+from dasmil.train.evaluate import model_outputs
 from dasmil.train.feed import Feed
-from dasmil.train.task_results import task_outputs, task_rows
+from dasmil.train.results import feed_rows
 from dasmil.types import Bag
 
 MEMORY_GB = 1.0
@@ -28,7 +29,7 @@ def predict_task(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:
     told: list[dict[str, NDArray[np.float64]]] = []
     for part in run.parts:  # every fold has its own bins and its own mean
         task = _task(part)
-        told += [task.told(outputs) for outputs in task_outputs(part.models(), feed)]
+        told += [task.shared(outputs) for outputs in model_outputs(part.models(), feed)]
     mean, spread = _task(run).mean_of(told), {}
     for name in _first_names(_task(run)):
         values = np.stack([one[name] for one in told])
@@ -54,10 +55,10 @@ def evaluate_task(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = F
         feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name, task=_task(run))
         facts, told = feed.facts, []
         for part in run.parts:
-            task, outputs = _task(part), task_outputs(part.models(), feed)
+            task, outputs = _task(part), model_outputs(part.models(), feed)
             reference = part.answers("train")[0].values
             for one in outputs:
-                rows[len(told)] += task_rows(name, feed, one, task)
+                rows[len(told)] += feed_rows(name, feed, one, task)
                 told.append(Told(task, task.said(one), reference))
             if len(run.parts) == 1:
                 splits[name] = summarise_outputs(task, facts.targets, list(outputs), facts.patients, reference)
@@ -70,6 +71,7 @@ def evaluate_task(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = F
     return {
         "task": summary.get("task"),
         "splits": splits,
+        **({"folds": len(run.folds), "models": len(rows)} if run.folds else {}),
         "seeds": list(run.seeds) or list(range(len(rows))),
         "stuck_seeds": summary["stuck_seeds"],
         "selection": summary["selection"],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dasmil.errors import InputError, shown
+from dasmil.errors import DasmilError, InputError, one_line, shown
 from dasmil.report import write_report
-from dasmil.runs import Run, check_kind, fold_folder, is_begun
+from dasmil.runs import Run, check_kind, fold_folder, is_begun, note_in_data
 from dasmil.study.baselines import add_baselines
 from dasmil.study.covariates import add_covariates
 from dasmil.study.data import StudyData
@@ -17,9 +18,11 @@ from dasmil.study.held_out import opened_tests
 from dasmil.study.notes import Note, silent
 from dasmil.study.progress import Watch, unseen
 from dasmil.study.rounds import Round, bag_rounds
+from dasmil.study.seen import note_seen
 from dasmil.study.settings import Settings, gather_settings
 from dasmil.study.spec import CohortSpec
 from dasmil.study.units import train_on_engine
+from dasmil.train.fit_auto import default_model
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
@@ -32,7 +35,7 @@ Data = CohortSpec | str
 
 def train_cohort(
     data: Data,
-    model: str = "das-mil",
+    model: str | None = None,
     *,
     out: str | Path,
     seeds: int = 1,
@@ -60,6 +63,7 @@ def train_cohort(
     round. log: also send the curves to tensorboard, wandb or mlflow.
     """
     spec = study_data(data, recipe=recipe, protocol=protocol, split_seed=split_seed, open_test=test)
+    model = model or default_model(settings, options, recipe, preset, spec.data)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
     return train_study(
         spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, log=log, resume=resume, note=note,
@@ -69,7 +73,7 @@ def train_cohort(
 
 def cross_validate(
     data: CohortSpec | Sequence[Bag],
-    model: str = "das-mil",
+    model: str | None = None,
     *,
     out: str | Path,
     folds: int = 5,
@@ -94,6 +98,7 @@ def cross_validate(
     in memory, as in `fit`; a CohortSpec says it itself. engine: spreads the folds of a CohortSpec over processes or
     machines. The rest is as in `train_cohort`.
     """
+    model = model or default_model(settings, options, recipe, preset)
     if isinstance(data, CohortSpec):
         if task is not None:
             raise InputError("task= is for bags in memory: a CohortSpec has it with its columns, CohortSpec(task=...)")
@@ -128,9 +133,11 @@ def train_study(
     """Train on whatever the source gives: in this process, or its folds on an engine; then summary and report."""
     if engine is not None and log is not None:
         raise InputError("--log is for training in this process: leave --jobs and --engine out, or --log")
+    spec = replace(spec, memory_gb=chosen.training.get("memory_gb", spec.memory_gb))
     rounds = spec.rounds(note)
     if engine is None:
         _train_here(rounds, model, out, chosen, seeds=seeds, log=log, resume=resume, note=note, watch=watch)
+        note_in_data(out, given=asdict(chosen))
         return finish(out, rounds, baselines=baselines, note=note)
     if len(rounds) > 1:
         check_kind(out, len(rounds))
@@ -139,6 +146,7 @@ def train_study(
     if begun and not resume:
         raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
     train_on_engine(folders, rounds, spec.as_record(), model, out, seeds=seeds, engine=engine, watch=watch)
+    note_in_data(out, given=asdict(chosen))
     return finish(out, rounds, baselines=baselines, note=note)
 
 
@@ -155,11 +163,26 @@ def finish(
     else:
         out = folder or out
         folders = [out]
+    note_seen(out, rounds)
     if baselines:
-        add_baselines(out, rounds, folders, note)
-    add_covariates(out, rounds, folders, note)
-    write_report(out)
+        _try("The baselines", out, note, lambda: add_baselines(out, rounds, folders, note))
+    _try("The covariates", out, note, lambda: add_covariates(out, rounds, folders, note))
+    _try("The report", out, note, lambda: write_report(out))
     return Run.read(out)
+
+
+def _try(what: str, out: Path, note: Note, make: Callable[[], object]) -> None:
+    """Do what follows on a finished training; a fault there, which is ours, does not take the training with it."""
+    try:
+        make()
+    except DasmilError:
+        raise
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        note(
+            f"Warning: {what[0].lower()}{what[1:]} could not be made ({reason}). The training is complete and kept in "
+            f"{out}; `dasmil report {out}` makes the page again"
+        )
 
 
 def _train_here(

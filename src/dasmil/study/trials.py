@@ -259,7 +259,7 @@ def bags_state(bags: Sequence[Bag]) -> Any:
                 for entry in bags.entries
             ],
             **({} if bags.task is None else {"targets": [entry.targets for entry in bags.entries]}),
-            "scales": asdict(bags.scales), "max_instances": bags.max_instances, "seed": bags.seed,
+            "scales": asdict(bags.source.scales), "max_instances": bags.max_instances, "seed": bags.seed,
         }  # fmt: skip
     if not len(bags):
         return None

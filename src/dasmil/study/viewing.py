@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dasmil.errors import InputError
+from dasmil.runs import fold_folders, is_begun, model_files, run_folders
+from dasmil.study.board import Board
 from dasmil.study.notes import Note, silent
 from dasmil.study.shelf import make_shelf
-from dasmil.viewer.serving import serve
+from dasmil.viewer.serving import serve, serve_runs
 
 
 def view(
@@ -28,20 +30,26 @@ def view(
     mnist_dir: str | Path | None = None,
     port: int = 0,
     open_browser: bool = True,
-    ready: Callable[[str, int], None] = lambda _address, _bags: None,
+    ready: Callable[[str, int], None] = lambda _address, _count: None,
     note: Note = silent,
 ) -> None:
     """Serve the viewer's page on this machine until it is stopped (Ctrl-C), as `dasmil view`.
 
     Example: ``dasmil.view("runs/mine", slides="slides/", ready=print)``
 
-    run: a run directory; or model: a model file, with bags: the folder of feature files to show. slides: the folder
-    with the slides; per_patient, slide_table: as of ``predict``; compare: further runs; seed, split: which seed
-    explains first, which sets of the run are listed. port: on 127.0.0.1, 0 takes a free one. ready: called with the
-    address of the page and the number of bags once it answers.
+    run: a run directory, or a folder of runs, which are then listed with their scores and live curves; or model: a
+    model file, with bags: the folder of feature files to show. slides: the folder with the slides; per_patient,
+    slide_table: as of ``predict``; compare: further runs; seed, split: which seed explains first, which sets of the run
+    are listed. port: on 127.0.0.1, 0 takes a free one. ready: called with the
+    address of the page and the number of bags (or runs) once it answers.
     """
     if not 0 <= port <= 65535:
         raise InputError(f"--port is {port}, expected 0 (a free one) to 65535")
+    folder = None if run is None else Path(run)
+    if folder is not None and model is None and bags is None and holds_runs(folder):
+        board = Board(folder, None if slides is None else Path(slides))
+        serve_runs(board, port, open_browser, lambda address: ready(address, len(board.rows())))
+        return
     paths = {
         "model": model, "bags": bags, "slides": slides, "scale_table": scale_table, "slide_table": slide_table,
         "mnist_dir": mnist_dir,
@@ -52,3 +60,9 @@ def view(
         **{name: None if path is None else Path(path) for name, path in paths.items()},
     )  # fmt: skip
     serve(shelf, port, open_browser, lambda address: ready(address, len(shelf.entries)))
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether a folder is no run itself and holds some."""
+    own = is_begun(folder) or fold_folders(folder) or model_files(folder)
+    return folder.is_dir() and not own and bool(run_folders(folder))

@@ -10,31 +10,32 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dasmil.errors import DataError, shown
-from dasmil.tasks.targets import ClassTarget, NumberTarget, Target, TimeTarget
-from dasmil.tasks.task import KINDS, Task
+from dasmil.tasks.classes import ClassTarget
+from dasmil.tasks.numbers import NumberTarget
+from dasmil.tasks.registry import KINDS, TARGETS
+from dasmil.tasks.target import Target
+from dasmil.tasks.task import Task, classification
+from dasmil.tasks.times import TimeTarget
 
-_TARGETS: dict[str, TypeAdapter[Any]] = {
-    kind.kind: TypeAdapter(kind) for kind in (ClassTarget, NumberTarget, TimeTarget)
-}
+_TARGETS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in TARGETS.items()}
 MOST_TARGETS, MOST_BINS = 1000, 1000
 
 
-def task_from(record: Mapping[str, Any] | None) -> Task | None:
-    """The task that a run noted; None for classification."""
-    if not record:
-        return None
+def task_from(record: Mapping[str, Any] | None, classes: Sequence[str] = ()) -> Task:
+    """The task that a run noted; without one it is classification, of classes with these names."""
+    if not record or record.get("kind") == "classification":
+        return classification(classes)
     kind, targets = record.get("kind"), record.get("targets")
-    if kind == "classification":
-        return None
     if kind not in KINDS or not isinstance(targets, list) or not 0 < len(targets) <= MOST_TARGETS:
         raise _broken(record, f"expected one of {', '.join(KINDS)}, with its targets")
     found = tuple(_target(target) for target in targets)
     columns = [column for target in found for column in target.columns]
-    times = sum(isinstance(target, TimeTarget) for target in found)
-    alone = kind == "multilabel" or len(found) == 1
-    if len(set(columns)) < len(columns) or not alone or times != (kind == "survival"):
+    fits = all(target.task != "survival" for target in found)
+    if kind != "multilabel":
+        fits = len(found) == 1 and found[0].task == kind
+    if len(set(columns)) < len(columns) or not fits:
         raise _broken(record, f"its targets are not those of {kind}")
-    return Task(kind, found)  # pyright: ignore[reportArgumentType]
+    return Task(kind, found)
 
 
 def _target(record: Any) -> Target:
@@ -56,6 +57,8 @@ def _fits(target: Target) -> bool:
         return 2 <= len(set(target.classes)) == len(target.classes)
     if isinstance(target, NumberTarget):
         return (target.mean is None or isfinite(target.mean)) and (target.sd is None or 0 < target.sd < float("inf"))
+    if not isinstance(target, TimeTarget):
+        return True
     return 1 <= target.bins <= MOST_BINS >= len(target.edges) and _rises(target.edges) and _rises(target.times)
 
 

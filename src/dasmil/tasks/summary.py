@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from dasmil.stats.metrics import RESAMPLES
 from dasmil.stats.sets import ScoredSet, Scorer
-from dasmil.stats.small import class_patients
 from dasmil.stats.summaries import mean_over_sets, summarise_set
-from dasmil.tasks.targets import ClassTarget, Said, TimeTarget
+from dasmil.tasks.target import Said
 from dasmil.tasks.task import Task
 
 Array = NDArray[np.float64]
@@ -61,21 +60,13 @@ def _every(told: Told, values: Array) -> Scorer:
 def _of_target(told: Told, number: int, values: Array) -> Scorer:
     target, own, _ = list(told.task.parts())[number]
     said = told.task.said_of(target, told.said)
-    return lambda weights: target.figures(values[:, own], said, weights)
+    return lambda weights: target.figures_of_several(values[:, own], said, weights)
 
 
 def _limits(task: Task, number: int, values: Array, patients: Sequence[str]) -> tuple[int, NDArray[np.int64] | None]:
     """Patients of the kind that limits what can be said of a target, and of classes those of each."""
     target, own, _ = list(task.parts())[number]
-    rows = values[:, own].tolist()
-    known = [i for i, row in enumerate(rows) if np.isfinite(row).all()]
-    if isinstance(target, ClassTarget):
-        labels = np.array([rows[i][0] for i in known], dtype=np.int64)
-        counts = class_patients(labels, [patients[i] for i in known], len(target.classes))
-        return int(counts.min()), counts
-    if isinstance(target, TimeTarget):
-        known = [i for i in known if rows[i][1] == 1]
-    return len({patients[i] for i in known}), None
+    return target.patients(values[:, own], patients)
 
 
 def summarise_task(
@@ -101,7 +92,9 @@ def summarise_task(
         together = {p: {k: v for k, v in part["ensemble"].items() if k != "interval"} for p, part in parts.items()}
         spans = {p: part["ensemble"]["interval"] for p, part in parts.items()}
         found["ensemble"] = {**_joined(together), "interval": _joined(spans)}
-    return found
+    task = runs[0].task
+    together = task.mean_of([run.said for run in runs]) if task.alone is not None else {}
+    return found if task.alone is None else {**found, **task.alone.curves(values, together, patients)}
 
 
 def summarise_outputs(

@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.errors import DataError, InputError, shown, unknown_name
 from dasmil.stats.ranking import divide
-from dasmil.tasks.targets import (
-    BINS,
-    ClassTarget,
-    Method,
-    NumberLoss,
-    NumberTarget,
-    Said,
-    Target,
-    TimeTarget,
-)
+from dasmil.tasks.classes import ClassTarget
+from dasmil.tasks.numbers import NumberLoss, NumberTarget
+from dasmil.tasks.registry import KINDS
+from dasmil.tasks.target import Array, Said, Target, chance_of
+from dasmil.tasks.times import BINS, Method, TimeTarget
 
 if TYPE_CHECKING:
     from dasmil.types import Bag
     from dasmil.vocabulary import Meaning
 
-Array = NDArray[np.float64]
-Kind = Literal["survival", "regression", "multilabel"]
-KINDS = ("classification", "survival", "regression", "multilabel")
-
 
 @dataclass(frozen=True)
 class Task:
-    """The targets of a run other than one class per bag (which is classification, and needs none of this).
+    """The targets of a run, each with its own part of the model's outputs; of classification the label of the bag.
 
-    Each target has its own part of the model's outputs; `values` and `outputs` below are arrays with a row per bag.
+    `values` and `outputs` below are arrays with a row per bag.
     """
 
-    kind: Kind
+    kind: str
     targets: tuple[Target, ...]
+
+    @property
+    def alone(self) -> Target | None:
+        """The target of a task that has one by its kind; None where there may be several."""
+        return None if self.kind == "multilabel" else self.targets[0]
+
+    @property
+    def labels(self) -> ClassTarget | None:
+        """The classes, where the task is classification of bags by their label."""
+        first = self.targets[0]
+        return first if self.kind == "classification" and isinstance(first, ClassTarget) else None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -54,7 +56,7 @@ class Task:
     def unit(self) -> str:
         """Of the time or the number that is asked for; empty where none was named, or there are several targets."""
         first = self.targets[0]
-        return "" if isinstance(first, ClassTarget) or len(self.targets) > 1 else first.unit
+        return "" if len(self.targets) > 1 else first.unit
 
     @property
     def main(self) -> str:
@@ -64,26 +66,39 @@ class Task:
     @property
     def metrics(self) -> tuple[str, ...]:
         """What is told of validation bags after every epoch."""
-        if self.kind == "survival":
-            return ("c_index",)
-        if self.kind == "regression":
-            return ("r2", "mae", "spearman")
+        if self.alone is not None:
+            return self.alone.metrics
         return ("macro", *(f"{target.name}.{target.main}" for target in self.targets))
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        """Metrics in large figures on the report."""
+        if self.alone is not None:
+            return self.alone.headlines
+        return (self.main, *(f"{target.name}.{target.main}" for target in self.targets))
+
+    @property
+    def trained(self) -> str:
+        """What is noted of training bags after every epoch."""
+        return "concordance" if self.alone is None else self.alone.trained
+
+    @property
+    def rank(self) -> str:
+        """What held-out bags say of a candidate: 0.5 is chance."""
+        return "concordance" if self.alone is None else self.alone.rank
+
+    @property
+    def exact(self) -> bool:
+        """Whether a good model has a loss near 0."""
+        return self.alone is not None and self.alone.exact
 
     @property
     def text(self) -> str:
         """What is asked, in one sentence."""
         first = self.targets[0]
         if isinstance(first, TimeTarget):
-            how = "hazards of bins of time" if first.method == "hazards" else "Cox's partial likelihood"
-            unit = f" in {first.unit}" if first.unit else ""
-            return f"Task: survival by {how}; time {first.time!r}{unit}, event {first.event!r}"
-        said = [
-            f"{t.name!r} ({', '.join(t.classes) if isinstance(t, ClassTarget) else t.unit or 'a number'})"
-            for t in self.targets
-            if not isinstance(t, TimeTarget)
-        ]
-        return f"Task: {self.kind}; {', '.join(said)}"
+            return f"Task: survival {first.text}"
+        return f"Task: {self.kind}; {', '.join(target.text for target in self.targets)}"
 
     def parts(self) -> Iterator[tuple[Target, slice, slice]]:
         """Every target with its columns among the values and its places among the outputs."""
@@ -94,6 +109,8 @@ class Task:
 
     def values_of(self, bag: Bag, *, needed: bool = True) -> list[float]:
         """The values of a bag; needed: one that lacks what the task asks for is an error."""
+        if self.labels is not None:
+            return [float("nan") if bag.label is None else float(bag.label)]
         found = [float("nan") if (v := bag.targets.get(name)) is None else float(v) for name in self.columns]
         missing = [name for name, value in zip(self.columns, found, strict=True) if not np.isfinite(value)]
         if needed and missing and (self.kind != "multilabel" or len(missing) == len(found)):
@@ -106,8 +123,18 @@ class Task:
         return found
 
     def fitted(self, values: Array) -> Task:
-        """The task with what the training bags say: bins of time, mean and spread of numbers."""
+        """The task with what the training bags say: classes, bins of time, mean and spread of numbers."""
         return replace(self, targets=tuple(target.fitted(values[:, own]) for target, own, _ in self.parts()))
+
+    def decided(self, values: Array, outputs: Sequence[Array]) -> Task:
+        """The task with the threshold that validation bags choose for the mean of several runs, where it has one."""
+        if self.alone is None:
+            return self
+        return replace(self, targets=(self.alone.decided(values, self.joined(outputs)),))
+
+    def at(self, threshold: float) -> Task:
+        """Classification with this threshold; other tasks have none."""
+        return self if self.labels is None else replace(self, targets=(replace(self.labels, threshold=threshold),))
 
     def strata(self, values: Array) -> NDArray[np.int64]:
         """A number for every bag by which splits are balanced: event or not, above the median or not, the class."""
@@ -120,6 +147,13 @@ class Task:
         known = [value for value in found if np.isfinite(value)]
         return float(np.mean(known)) if known else float("nan")
 
+    def chance(self, values: Array, value: float, tried: int) -> float:
+        """How often the best of so many random predictions would have this ``rank`` or more on these bags, at most."""
+        if self.alone is not None:
+            return self.alone.chance(values, value, tried)
+        shape = (len(values), self.outputs)
+        return chance_of(lambda outputs: self.concordance(values, outputs), shape, value, tried)
+
     def figures(
         self, values: Array, said: Said, weights: Array | None = None, reference: Array | None = None
     ) -> dict[str, Array]:
@@ -128,11 +162,13 @@ class Task:
         Of several targets under the name of each ("er.auroc"), with the macro mean of the main ones.
         """
         rows = np.ones((1, len(values))) if weights is None else weights
+        if self.alone is not None:
+            return self.alone.figures(values, said, rows, reference)
         if len(self.targets) == 1:
-            return self.targets[0].figures(values, said, rows, reference)
+            return self.targets[0].figures_of_several(values, said, rows)
         found: dict[str, Array] = {}
         for target, own, _ in self.parts():
-            one = target.figures(values[:, own], self.said_of(target, said), rows)
+            one = target.figures_of_several(values[:, own], self.said_of(target, said), rows)
             found |= {f"{target.name}.{name}": value for name, value in one.items()}
         mains = np.stack([found[f"{target.name}.{target.main}"] for target in self.targets])
         known = np.isfinite(mains)
@@ -149,51 +185,42 @@ class Task:
 
     def quick(self, values: Array, outputs: Array, name: str) -> float:
         """One metric; those that an epoch asks for come without the rest."""
-        if name == "c_index":
+        if name == "concordance":
             return self.concordance(values, outputs)
+        if self.alone is not None:
+            return self.alone.quick(values, outputs, name)
         return self.scores(values, outputs)[name]
 
-    def joined(self, outputs: Sequence[Array]) -> dict[str, Array]:
+    def joined(self, outputs: Sequence[Array]) -> Said:
         """What several runs say together: the mean of what each says; a class is the one of the mean probability."""
         return self.mean_of([self.said(one) for one in outputs])
 
-    def told(self, outputs: Array) -> dict[str, Array]:
-        """What a reader is told: as ``said``, but survival at the times of figures, which all folds share."""
-        target = self.targets[0]
+    def shared(self, outputs: Array) -> Said:
+        """As ``said``, in the terms that all folds share: survival at the times of figures."""
         said = self.said(outputs)
-        if not isinstance(target, TimeTarget) or target.method == "cox":
-            return said
-        past = target.survival_at(said, np.array(target.horizons))
-        return {"risk": said["risk"], **{f"survival_{t:g}": past[:, k] for k, t in enumerate(target.horizons)}}
+        return said if self.alone is None else self.alone.shared(said)
 
-    def mean_of(self, each: Sequence[Said]) -> dict[str, Array]:
+    def mean_of(self, each: Sequence[Said]) -> Said:
         """The mean of what several runs say; a class is the one of the mean probability."""
         found = {name: np.mean([said[name] for said in each], axis=0) for name in each[0]}
         for target in self.targets:
-            if isinstance(target, ClassTarget):
-                found[target.name] = target.decided(found)
+            found |= target.mean_of(found)
         return found
 
     def describe(self, values: Array) -> dict[str, Any]:
         """What data.json notes about the values of a set."""
-        known = {name: int(np.isfinite(values[:, k]).sum()) for k, name in enumerate(self.columns)}
-        if self.kind == "survival":
-            return {"events": int((values[:, 1] == 1).sum()), "known": known}
-        return {"known": known}
+        if self.alone is not None:
+            return self.alone.describe(values)
+        return {"known": {name: int(np.isfinite(values[:, k]).sum()) for k, name in enumerate(self.columns)}}
 
-    def said(self, outputs: Array) -> dict[str, Array]:
+    def said(self, outputs: Array) -> Said:
         """What outputs [..., outputs] mean, by name and in the unit of each target."""
         return {name: v for target, _, out in self.parts() for name, v in target.said(outputs[..., out]).items()}
 
-    def output_names(self, outputs: int) -> list[str]:
+    def output_names(self) -> list[str]:
         """What each output of a model is called in an explanation; a single one is number 1, its negative number 0."""
-        target = self.targets[0]
-        if self.kind == "survival":
-            if outputs == 1:
-                return ["lower risk", "higher risk"]
-            return [f"event in bin {k + 1} of {outputs}" for k in range(outputs)]
-        if outputs == 1:
-            return [f"less {target.name}", f"more {target.name}"]
+        if len(self.targets) == 1:
+            return self.targets[0].output_names()
         return [f"{t.name}{f' {k}' if t.outputs > 1 else ''}" for t in self.targets for k in range(t.outputs)]
 
     def known_text(self, values: Array) -> str | None:
@@ -209,13 +236,23 @@ class Task:
         raise unknown_name("output", str(output), [str(k) for k in range(self.outputs)])
 
     def answers(self, outputs: Array) -> Array:
-        """The first thing that each target says, [n] for one target, else [n, targets]: risk, probability, number."""
+        """The main answer of each target, [n] for one target, else [n, targets]: risk, probability, number.
+
+        Of classes one probability each, where there are more than two and the task is classification.
+        """
+        if self.alone is not None:
+            return self.alone.answer(outputs)
         found = [next(iter(target.said(outputs[..., out]).values())) for target, _, out in self.parts()]
         return found[0] if len(found) == 1 else np.stack(found, axis=-1)
 
     def record(self) -> dict[str, Any]:
         """Plain values, from which ``task_from`` makes it again."""
         return {"kind": self.kind, "targets": [target.record() for target in self.targets]}
+
+
+def classification(classes: Sequence[str] = ()) -> Task:
+    """One class per bag, the bag's ``label``; classes: their names, empty before the training bags have said them."""
+    return Task("classification", (ClassTarget("label", tuple(classes), own=True),))
 
 
 def survival(
@@ -255,19 +292,19 @@ def multilabel(targets: Sequence[Target]) -> Task:
     return Task("multilabel", tuple(targets))
 
 
-def resolve_task(task: Task | str | None, bags: Sequence[Bag]) -> Task | None:
-    """The task that was named, with targets as the first bag carries them; None for classification.
+def resolve_task(task: Task | str | None, bags: Sequence[Bag]) -> Task:
+    """The task that was named, with targets as the first bag carries them.
 
-    None: that of the bags, if they are a cohort that has one.
+    None: that of the bags, if they are a cohort that has one, else classification.
     """
     if task is None:
-        return getattr(bags, "task", None)
+        return getattr(bags, "task", None) or classification()
     if isinstance(task, Task):
         return task
     if task not in KINDS:
         raise unknown_name("task", task, KINDS)
     if task == "classification":
-        return None
+        return classification()
     if task == "survival":
         return survival()
     known = list(bags[0].targets) if len(bags) else []

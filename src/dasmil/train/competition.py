@@ -21,7 +21,7 @@ from dasmil.train.starts import Kind, Start, bag_means, length_starts, mean_star
 from dasmil.train.state import CHANCE
 
 if TYPE_CHECKING:
-    from dasmil.baselines.whitening import Directions
+    from dasmil.candidates.whitening import Directions
     from dasmil.models.base import MILModel
     from dasmil.train.epochs import Attempt
     from dasmil.train.feed import Feed

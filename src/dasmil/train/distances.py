@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.data.distances import neighbour_distance, pair_distances
+from dasmil.data.distances import lies_apart, neighbour_distance, pair_distances
 from dasmil.models import MODELS
 from dasmil.train.feed import Feed
 from dasmil.train.job import Job
@@ -59,6 +59,14 @@ def start_of(number: int) -> float:
         number >>= 1
         step /= 2
     return share
+
+
+def without_places(job: Job, feed: Feed) -> Job:
+    """The job as it is; where no two instances of a training bag lie apart, one that learns nothing of distances."""
+    if job.position != "relative" or any(lies_apart(bag) for bag in feed.bags):
+        return job
+    options = {"distance_scale": 1.0, **MODELS[job.model].without_distances(job.options)}
+    return replace(job, options=options, learns_distances=False, at_one_place=True)
 
 
 def with_scale(job: Job, feed: Feed) -> tuple[dict[str, Any], Lengths | None]:

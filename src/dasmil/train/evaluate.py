@@ -30,6 +30,12 @@ def bag_logits(forwards: Sequence[Forward], feed: Feed) -> NDArray[np.float64]:
     return collected
 
 
+def model_outputs(models: Sequence[MILModel], feed: Feed) -> NDArray[np.float64]:
+    """Outputs of finished models [models, bags, outputs]; one logit is one output."""
+    logits = model_logits(models, feed)
+    return logits.reshape(*logits.shape[:2], -1)
+
+
 def model_logits(models: Sequence[MILModel], feed: Feed) -> NDArray[np.float64]:
     """As bag_logits, of finished models (in evaluation mode, on the device of the feed)."""
     return bag_logits([lambda x, c, s, m=m: m.eval()(x, c, None, s) for m in models], feed)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasmil.baselines.whitening import Directions
+from dasmil.candidates.whitening import Directions
 from dasmil.models import create_model
 from dasmil.models.base import MILModel
 from dasmil.nn import Linear

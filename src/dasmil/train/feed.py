@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dasmil.errors import DataError
-from dasmil.tasks import Task
+from dasmil.tasks import Task, classification
 from dasmil.train.job import Outline
 from dasmil.train.ranks import Ranks
 from dasmil.train.transfer import Moved, moved, source
@@ -53,8 +53,8 @@ class Facts:
     feature_square: float
     """Mean square of all features."""
     targets: NDArray[np.float64]
-    """Values of a task [bags, columns]; none for classes."""
-    task: Task | None = None
+    """Values of the task [bags, columns]: of classification the label, of survival time and event, ..."""
+    task: Task = field(default_factory=classification)
 
     @property
     def patients(self) -> list[str]:
@@ -68,7 +68,7 @@ class Facts:
     @property
     def outline(self) -> Outline:
         """What a job has to know of these bags."""
-        if self.task is not None:
+        if self.task.labels is None:
             return Outline(len(self.ids), self.feature_shape, self.unit, task=self.task.record())
         return Outline(len(self.ids), self.feature_shape, self.unit, max(2, self.classes))
 
@@ -76,7 +76,7 @@ class Facts:
         """The entry of this set in data.json."""
         return {
             "n": len(self.ids),
-            **(self._classes() if self.task is None else self.task.describe(self.targets)),
+            **self.task.describe(self.targets),
             "instances": {
                 "total": int(self.sizes.sum()),
                 "min": int(self.sizes.min()),
@@ -88,10 +88,6 @@ class Facts:
             "fingerprint": self.fingerprint,
             "bag_ids": list(self.ids),
         }
-
-    def _classes(self) -> dict[str, Any]:
-        counts = {str(c): int((self.labels == c).sum()) for c in np.unique(self.labels)}
-        return {"positives": int((self.labels == 1).sum()), "classes": counts}
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,8 @@ class Feed:
         task: Task | None = None,
         observe: Callable[[Bag], None] | None = None,
     ) -> None:
-        """task: what is asked, where it is no class; observe: hears every bag once, while bags are checked."""
+        """task: what is asked, None: the class; observe: hears every bag once, while bags are checked."""
+        task = task or classification()
         if len(bags) == 0:
             raise DataError(f"there are no {name} bags")
         self.bags = bags
@@ -182,13 +179,13 @@ class Feed:
         for bag in read_ahead(bags, range(len(bags))):
             first = first or bag
             need_bag(bag, len(ids))
-            _check(bag, first, name, labelled and task is None)
+            _check(bag, first, name, labelled and task.labels is not None)
             if observe is not None:
                 observe(bag)
             ids.append(bag.bag_id)
             patient_ids.append(bag.patient_id)
             labels.append(UNLABELLED if bag.label is None else bag.label)
-            asked.append([] if task is None else task.values_of(bag, needed=labelled))
+            asked.append(task.values_of(bag, needed=labelled))
             sizes.append(len(bag))
             _digest(bag, digest)
             size_bytes += bag.features.numel() * (1 if bag.pixels else 4)
@@ -203,7 +200,7 @@ class Feed:
         assert first is not None
         _check_ids(ids, name)
         targets = np.array(asked, dtype=np.float64).reshape(len(ids), -1)
-        strata = np.array(labels) if task is None else task.strata(targets)
+        strata = task.strata(targets) if task.labels is None else np.array(labels)
         self.facts = Facts(
             tuple(ids), tuple(patient_ids), strata, np.array(sizes), first.unit, tuple(first.features.shape[1:]),
             digest.hexdigest(), absolute / sum(sizes),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,29 +9,26 @@ from typing import Any
 import torch
 
 from dasmil.errors import InputError, shown
+from dasmil.models import MODELS
 from dasmil.runs import RunWriter
 from dasmil.tasks import Task, resolve_task, task_from
 from dasmil.train.config import TrainingConfig, training_config
-from dasmil.train.feed import Facts, Feed
+from dasmil.train.fit_auto import AUTO, Tests, data_record, fit_auto, with_tests
 from dasmil.train.job import Given, Job, prepare
-from dasmil.train.material import BagSets, Material, check_alike, check_apart, gather
+from dasmil.train.material import BagSets, Material, gather
 from dasmil.train.progress import ProgressLine
 from dasmil.train.restarts import Training
 from dasmil.train.results import write_results
 from dasmil.train.state import Progress, RunSpec
-from dasmil.train.task_results import write_task_results
 from dasmil.train.trained import TrainedRun
 from dasmil.types import Bag, need_sequence
 
-SET_NAMES = {"train": "training", "val": "validation"}
 Listener = Callable[[Progress], None]
-Tests = Mapping[str, Sequence[Bag]] | Callable[[], Mapping[str, Sequence[Bag]]]
-"""Labelled sets by name, or a function that gives them when they are needed."""
 
 
 def fit(
-    model_name: str,
-    train_bags: Sequence[Bag],
+    model_name: str | Sequence[Bag],
+    train_bags: Sequence[Bag] | None = None,
     val_bags: Sequence[Bag] | None = None,
     *,
     seeds: int | Sequence[int] = 1,
@@ -51,7 +47,12 @@ def fit(
 ) -> list[TrainedRun]:
     """Train a model on bags, several runs at once; returns one TrainedRun per seed, in order.
 
-    Example: ``runs = dasmil.fit("das-mil", train, val, seeds=5, preset="mnist-collage", out="runs/collage")``
+    Examples: ``runs = dasmil.fit(bags)`` (default training), or
+    ``dasmil.fit("das-mil", train, val, seeds=5, preset="mnist-collage", out="runs/collage")``
+
+    model_name: a model of ``dasmil.list_models()``, or "auto" (also where it is left out): simple regressions,
+    attention and DAS-MIL are judged by cross-validation over the training patients, and the simplest good one is kept
+    (docs/training.md). It takes validation bags as further training bags.
 
     task: None is the label; else "survival" or a task of `dasmil.survival`, `regression`, `multilabel` (docs/tasks.md).
     train_bags, val_bags: labelled; validation bags choose thresholds, and with selection="best-val" the epoch.
@@ -65,7 +66,16 @@ def fit(
     labelled sets by name that are scored once after training has ended (or a function that then gives them), by which
     nothing is ever chosen; data, what to note about the origin of the bags.
     """
+    if not isinstance(model_name, str) and not isinstance(train_bags, str):
+        model_name, train_bags, val_bags = AUTO, model_name, train_bags if val_bags is None else val_bags
     _check_given(model_name, train_bags, val_bags)
+    assert isinstance(model_name, str)
+    assert train_bags is not None
+    if model_name == AUTO:
+        return fit_auto(
+            train_bags, val_bags, seeds=seeds, given=Given(preset, model_options or {}, settings), runs=runs, task=task,
+            out=out, resume=resume, tests=tests, data=data, note=note, progress=progress,
+        )  # fmt: skip
     config = training_config(settings)
     if runs is not None and out is not None:
         raise InputError("runs with their own learning rates are not written to a run directory: leave out= away")
@@ -87,7 +97,7 @@ def fit(
         if shown:
             shown.close()
     if store is not None:
-        _write_results(store, trained, _with_tests(sets, tests, job.config), job)
+        write_results(store, trained, with_tests(sets.by_name, tests, job.config))
     return trained
 
 
@@ -103,14 +113,6 @@ def _check_given(model_name: Any, train_bags: Any, val_bags: Any) -> None:
 def _refuse_useless(**asked: bool) -> None:
     if useless := ", ".join(f"{name}=" for name, there in asked.items() if there):
         raise InputError(f"{useless} came without out=, the run directory that it is for: give both")
-
-
-def _write_results(store: RunWriter, trained: Sequence[TrainedRun], scored: Mapping[str, Feed], job: Job) -> None:
-    task = scored["train"].facts.task
-    if task is None:
-        write_results(store, trained, scored, job.outline.classes)
-    else:
-        write_task_results(store, trained, scored, task)
 
 
 def fit_job(
@@ -136,6 +138,9 @@ def train(
 ) -> list[TrainedRun]:
     """Train these runs to the end; the randomness of the rest of the program stays as it is."""
     device, factory = material.device, material.factory
+    if material.job.at_one_place and note:
+        model = MODELS[material.job.model]
+        note(f"No two instances of a training bag lie apart, so {model.name} {model.without_distances_it}.")
     listeners = _all([on_epoch, _events(store, material.config)])
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else []):
         outcome = Training(material, list(specs), store=store, on_epoch=listeners, note=note).run()
@@ -167,30 +172,6 @@ def _resolved(material: Material, specs: Sequence[RunSpec], data: Mapping[str, A
         "data": dict(data or {}),
         "training": job.config.model_dump(mode="json"),
         "seeds": [s.seed for s in specs],
-    }
-
-
-def _with_tests(sets: BagSets, tests: Tests | None, config: TrainingConfig) -> dict[str, Feed]:
-    """All sets that are scored. Test bags are opened only here, when the weights are final."""
-    given = sets.by_name
-    seen = {SET_NAMES[name]: feed.facts for name, feed in given.items()}
-    scored = dict(given)
-    for name, bags in (tests() if callable(tests) else tests or {}).items():
-        train = given["train"]
-        feed = Feed(bags, train.device, memory_gb=config.memory_gb, name=name, task=train.facts.task)
-        check_alike(given["train"].facts, feed.facts, name)
-        check_apart(seen, feed.facts, name)
-        scored[name] = feed
-    return scored
-
-
-def data_record(sets: Mapping[str, Facts], data: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The content of data.json. The fingerprint is that of the training (and validation) bags."""
-    chosen = "".join(sets[name].fingerprint for name in ("train", "val") if name in sets)
-    return {
-        **(data or {}),
-        "fingerprint": hashlib.sha256(chosen.encode()).hexdigest(),
-        "splits": {name: facts.describe() for name, facts in sets.items()},
     }
 
 

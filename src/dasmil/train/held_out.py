@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import norm
 
 from dasmil.data.splits import split_patients
 from dasmil.train.feed import Feed
@@ -27,7 +25,7 @@ class Judge:
     def of(train: Feed) -> Judge | None:
         """A quarter of the training bags, stratified by class; None where that is fewer than four of a class."""
         facts = train.facts
-        if facts.task is not None:
+        if facts.task.labels is None:
             return _judge_of_task(train)
         if np.bincount(facts.labels).min() * SHARE < FEWEST or len(set(facts.patients)) < 2:
             return None
@@ -43,21 +41,9 @@ def _judge_of_task(train: Feed) -> Judge | None:
     times, fewer than four events.
     """
     facts = train.facts
-    assert facts.task is not None
     if len(facts.ids) * SHARE < 2 * FEWEST or len(set(facts.patients)) < 2:
         return None
     if facts.task.kind == "survival" and facts.labels.sum() * SHARE < FEWEST:
         return None
     parts = split_patients(facts.patients, facts.labels.tolist(), {"learn": 1 - SHARE, "judge": SHARE})
     return Judge(train.part(parts["learn"]), train.part(parts["judge"]))
-
-
-def chance_of(labels: NDArray[np.int64], auroc: float, tried: int) -> float:
-    """How often the best of so many blind guesses would have this AUROC or more on these bags, at most.
-
-    Two classes; the AUROC of a blind guess taken as normal, as in the test of Mann and Whitney.
-    """
-    positives = int((labels == 1).sum())
-    negatives = len(labels) - positives
-    spread = np.sqrt((len(labels) + 1) / (12 * positives * negatives))
-    return float(min(1.0, tried * norm.sf((auroc - 0.5) / spread)))

@@ -57,6 +57,8 @@ class Job:
     """What the model with these options makes of positions; "relative": it needs to know which length means 1."""
     learns_distances: bool
     """Whether theta and beta are trained and start from distances in the bags."""
+    at_one_place: bool = False
+    """Whether no two instances of a training bag lie apart, so that nothing is learned of distances."""
     shaped_by_rule: bool = False
     """Whether a rule that goes alone says how instances are pooled and by how many heads they look: nobody else did."""
 
@@ -86,13 +88,7 @@ class Job:
 
     def specs(self, seeds: int | Sequence[int]) -> list[RunSpec]:
         """One run a seed; seeds: how many (5 = 0, 1, 2, 3, 4), or which."""
-        numbers = list(range(min(seeds, MOST_SEEDS + 1))) if isinstance(seeds, int) else list(seeds)
-        whole = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers)
-        if not numbers or len(numbers) > MOST_SEEDS or not whole or len(set(numbers)) < len(numbers):
-            raise InputError(
-                f"seeds are {shown(seeds)}, expected a number from 1 to {MOST_SEEDS:,}, or different numbers from 0 on"
-            )
-        return [RunSpec(seed, self.config.lr, self.config.weight_decay) for seed in numbers]
+        return [RunSpec(seed, self.config.lr, self.config.weight_decay) for seed in seeds_of(seeds)]
 
     def as_json(self) -> dict[str, Any]:
         """The job in plain values, for another process."""
@@ -103,6 +99,17 @@ class Job:
         """The job that `as_json` wrote."""
         outline = {**record["outline"], "feature_shape": tuple(record["outline"]["feature_shape"])}
         return Job(**{**record, "config": training_config(record["config"]), "outline": Outline(**outline)})
+
+
+def seeds_of(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds that a number (5 = 0, 1, 2, 3, 4) or a list of them names."""
+    numbers = list(range(min(seeds, MOST_SEEDS + 1))) if isinstance(seeds, int) else list(seeds)
+    whole = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers)
+    if not numbers or len(numbers) > MOST_SEEDS or not whole or len(set(numbers)) < len(numbers):
+        raise InputError(
+            f"seeds are {shown(seeds)}, expected a number from 1 to {MOST_SEEDS:,}, or different numbers from 0 on"
+        )
+    return numbers
 
 
 def prepare(model: str, outline: Outline, given: Given) -> Job:
@@ -118,7 +125,7 @@ def prepare(model: str, outline: Outline, given: Given) -> Job:
     from_data = config.distance_init == "data" and asked.position == "relative"
     learns = from_data and bool(asked.distance_parameters())
     free = freely_shaped(model, given.preset, given.options, "pooling", "heads")
-    return Job(model, given.preset, options, config, outline, asked.position, learns, free)
+    return Job(model, given.preset, options, config, outline, asked.position, learns, shaped_by_rule=free)
 
 
 def bag_options(name: str, preset: str | None, given: Mapping[str, Any], outline: Outline) -> dict[str, Any]:

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dasmil.baselines.whitening import Directions, Sample, WhitenedBags
+from dasmil.candidates.whitening import Directions, Sample, WhitenedBags
 from dasmil.devices import choose_device
 from dasmil.errors import InputError
 from dasmil.tasks import Task
 from dasmil.train.competition import line_up
 from dasmil.train.config import TrainingConfig
-from dasmil.train.distances import with_scale
+from dasmil.train.distances import with_scale, without_places
 from dasmil.train.factory import Factory
 from dasmil.train.feed import Facts, Feed
 from dasmil.train.held_out import Judge
 from dasmil.train.job import Job
-from dasmil.train.loss import BagLoss, Loss
-from dasmil.train.task_loss import TaskLoss
+from dasmil.train.loss import Loss
 from dasmil.types import Bag
 
 
@@ -38,12 +37,11 @@ class BagSets:
         config: TrainingConfig,
         task: Task | None = None,
     ) -> BagSets:
-        """task: what is asked of the bags, where it is no class; what it takes from training bags is fitted here."""
+        """task: what is asked of the bags, None: their class; what it takes from training bags is fitted here."""
         device, sample, val = choose_device(config.device), Sample(), None
         memory = config.memory_gb
         train = Feed(train_bags, device, memory_gb=memory, name="training", task=task, observe=sample.add)
-        if task is not None:
-            train.facts = replace(train.facts, task=task.fitted(train.facts.targets))
+        train.facts = replace(train.facts, task=train.facts.task.fitted(train.facts.targets))
         if val_bags is not None and len(val_bags):
             val = Feed(val_bags, device, memory_gb=memory, name="validation", task=train.facts.task)
             check_alike(train.facts, val.facts, "validation")
@@ -80,11 +78,12 @@ def gather(job: Job, sets: BagSets) -> Material:
     if config.selection == "best-val":
         _check_monitor(sets.val, config.monitor, classes)
     train, val, directions = sets.train, sets.val, None
-    loss = _loss(train.facts, classes, config, device)
+    loss = _loss(train.facts, config)
     if job.whitens:
         directions = sets.sample.directions(job.options.get("encoder_features"))
         train = whitened_feed(train, directions, device, config.memory_gb)
         val = None if val is None else whitened_feed(val, directions, device, config.memory_gb)
+    job = without_places(job, train)
     options, lengths = with_scale(job, train)
     starts, judge = line_up(job, train, directions)
     if job.shaped_by_rule and len(starts) == 1:
@@ -99,17 +98,16 @@ def gather(job: Job, sets: BagSets) -> Material:
         train,
         directions=directions,
         scaled=config.feature_step != "common",
-        constant=loss.constant if isinstance(loss, TaskLoss) else None,
+        constant=loss.constant,
     )
     return Material(job, train, val, judge, factory, loss, device)
 
 
-def _loss(facts: Facts, classes: int, config: TrainingConfig, device: torch.device) -> Loss:
-    task, balance = facts.task, config.balance_classes
-    loss: Loss = BagLoss.of(facts.labels, classes, balance, device) if task is None else TaskLoss(facts, balance)
+def _loss(facts: Facts, config: TrainingConfig) -> Loss:
+    loss = Loss(facts.task, facts.targets, balance=config.balance_classes)
     if config.monitor not in ("loss", *loss.metrics):
-        kind = "classification" if task is None else task.kind
-        raise InputError(f"monitor is {config.monitor!r}, but {kind} has {', '.join(('loss', *loss.metrics))}")
+        known = ", ".join(("loss", *loss.metrics))
+        raise InputError(f"monitor is {config.monitor!r}, but {facts.task.kind} has {known}")
     return loss
 
 
@@ -128,7 +126,7 @@ def check_alike(train: Facts, other: Facts, name: str) -> None:
             f"the {name} bags have features {other.feature_shape} in {other.unit}, the training bags "
             f"{train.feature_shape} in {train.unit}: they must come from the same encoder and unit"
         )
-    if train.task is None and other.classes > max(2, train.classes):
+    if train.task.labels is not None and other.classes > max(2, train.classes):
         raise InputError(f"the {name} bags have a class {other.classes - 1} that no training bag has")
 
 
@@ -146,7 +144,7 @@ def _check_monitor(val: Feed | None, monitor: str, classes: int) -> None:
     """Whether validation bags can tell which epoch is best."""
     if val is None:
         raise InputError("selection 'best-val' needs validation bags; without them only the last epoch can be kept")
-    missing = sorted(set(range(classes)) - set(val.facts.labels.tolist())) if val.facts.task is None else []
+    missing = sorted(set(range(classes)) - set(val.facts.labels.tolist())) if val.facts.task.labels is not None else []
     if monitor != "loss" and missing:
         raise InputError(
             f"the validation bags have none of class {missing[0]}, so selection 'best-val' cannot compare their "

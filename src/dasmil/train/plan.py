@@ -288,7 +288,7 @@ def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:
     from dasmil.types import Bag
 
     generator, task = torch.Generator().manual_seed(n), task_from(job.outline.task)
-    classes = max((len(t.classes) for t in task.targets if isinstance(t, ClassTarget)), default=2) if task else 2
+    classes = max((len(t.classes) for t in task.targets if isinstance(t, ClassTarget)), default=2)
     return [
         Bag(
             torch.randn(n, *job.outline.feature_shape, generator=generator),
@@ -296,7 +296,7 @@ def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:
             job.outline.unit,
             f"probe-{i}",
             label=i % 2,
-            targets={} if task is None else _random_targets(task, i),
+            targets=_random_targets(task, i) if task.labels is None else {},
         )
         for i in range(max(PROBE_BAGS, classes))
     ]

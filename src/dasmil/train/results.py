@@ -8,101 +8,89 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.runs import RunWriter, SeedStatus
-from dasmil.stats import choose_threshold, probabilities, summarise
-from dasmil.train.evaluate import model_logits
+from dasmil.runs import RunWriter, SeedStatus, prediction_rows
+from dasmil.tasks import Task, summarise_outputs
+from dasmil.train.evaluate import model_outputs
 from dasmil.train.feed import Feed
 
 if TYPE_CHECKING:
     from dasmil.train.trained import TrainedRun
 
+Array = NDArray[np.float64]
+
 
 def write_results(
-    writer: RunWriter, runs: Sequence[TrainedRun], sets: Mapping[str, Feed], classes: int
+    writer: RunWriter,
+    runs: Sequence[TrainedRun],
+    sets: Mapping[str, Feed],
+    known: Mapping[str, Array] | None = None,
 ) -> dict[str, Any]:
     """Write what every seed leaves and the summary, and describe the sets; returns the summary.
 
-    A finished run that is resumed keeps what was scored since: its weights are the same.
+    known: outputs [seeds, bags, outputs] of sets that are not what the final models give (out-of-fold ones).
+
+    A finished run that is resumed keeps what was scored since: its weights are the same. A threshold is chosen from the
+    validation bags alone, and every set is scored at it.
     """
     scored = writer.scored_before(but=sets)
-    logits = {name: model_logits([run.model for run in runs], feed) for name, feed in sets.items()}
-    summary = summarise_sets(sets, logits, classes)
-    threshold = summary["threshold"]["decision"]
+    known = known or {}
+    outputs = {
+        name: known[name] if name in known else model_outputs([run.model for run in runs], feed)
+        for name, feed in sets.items()
+    }
+    task, threshold = _decided(sets, outputs)
     for k, run in enumerate(runs):
-        rows = [
-            row
-            for name, feed in sets.items()
-            for row in prediction_rows(name, feed, logits[name][k], classes, threshold)
-        ]
+        rows = [row for name, feed in sets.items() for row in feed_rows(name, feed, outputs[name][k], task)]
         writer.write_seed(run.seed, run.model, run.history, rows, seed_status(run), kept=scored)
-    summary["splits"] |= scored
-    summary["stuck_seeds"] = [run.seed for run in runs if not run.fitted]
-    summary["chance_seeds"] = _at_chance(runs, sets, logits, classes)
-    summary["unproven_seeds"] = [run.seed for run in runs if run.fitted and "val" not in sets and not run.proven]
-    summary["selection"] = writer.config["training"]["selection"]
-    summary["seeds"] = [run.seed for run in runs]
+    reference = sets["train"].facts.targets
+    splits = {
+        name: summarise_outputs(task, feed.facts.targets, list(outputs[name]), feed.facts.patients, reference)
+        for name, feed in sets.items()
+    }
+    summary = {
+        **({} if task.labels is not None else {"task": task.kind}),
+        "splits": {**splits, **scored},
+        "threshold": threshold,
+        "stuck_seeds": [run.seed for run in runs if not run.fitted],
+        "chance_seeds": _at_chance(runs, task, sets, outputs),
+        "unproven_seeds": [run.seed for run in runs if run.fitted and "val" not in sets and not run.proven],
+        "selection": writer.config["training"]["selection"],
+        "seeds": [run.seed for run in runs],
+    }
     writer.finish(summary, {name: feed.facts.describe() for name, feed in sets.items()})
     return summary
 
 
-def summarise_sets(sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.float64]], classes: int) -> dict[str, Any]:
-    """One threshold from the validation bags alone, and the scores of every set at it."""
-    probability = {name: probabilities(value, classes) for name, value in logits.items()}
-    count = len(next(iter(logits.values())))
-    decision, origin = 0.5, "fixed"
-    labels = sets["val"].facts.labels if "val" in sets else []
-    if classes == 2 and len(set(labels)) == 2:  # bags of one class leave nothing to choose
-        decision, origin = choose_threshold(labels, probability["val"].mean(0)), "val"
-    splits = {
-        name: summarise(
-            feed.facts.labels,
-            list(probability[name]),
-            [decision] * count,
-            patients=feed.facts.patients,
-            ensemble_threshold=decision,
-        )
-        for name, feed in sets.items()
-    }
-    return {"splits": splits, "threshold": {"decision": decision, "chosen_on": origin}}
+def feed_rows(split: str, feed: Feed, outputs: Array, task: Task) -> list[dict[str, Any]]:
+    """One row a bag, as predictions.csv has it."""
+    facts = feed.facts
+    return prediction_rows(task, split, facts.ids, facts.patient_ids, facts.targets, outputs)
+
+
+def _decided(sets: Mapping[str, Feed], outputs: Mapping[str, Array]) -> tuple[Task, dict[str, Any]]:
+    """The task with its threshold, and what the summary notes of that."""
+    task = sets["train"].facts.task
+    if task.labels is None:
+        return task, {"chosen_on": "none"}
+    chosen = task.decided(sets["val"].facts.targets, list(outputs["val"])) if "val" in sets else task
+    assert chosen.labels is not None
+    origin = "fixed" if chosen.labels is task.labels else "val"
+    return chosen, {"decision": chosen.labels.threshold, "chosen_on": origin}
 
 
 def _at_chance(
-    runs: Sequence[TrainedRun], sets: Mapping[str, Feed], logits: Mapping[str, NDArray[np.float64]], classes: int
+    runs: Sequence[TrainedRun], task: Task, sets: Mapping[str, Feed], outputs: Mapping[str, Array]
 ) -> list[int]:
     """Seeds that fitted their training bags, but whose AUROC on validation bags has an interval that reaches 0.5.
 
     Too few validation bags have no interval and accuse nobody.
     """
-    if "val" not in sets:
+    if "val" not in sets or task.labels is None:
         return []
     facts = sets["val"].facts
-    found = []
-    for run, probability in zip(runs, probabilities(logits["val"], classes), strict=True):
-        low, _ = summarise(facts.labels, [probability], [0.5], patients=facts.patients)["interval"]["auroc"]
-        if run.fitted and low <= 0.5:
-            found.append(run.seed)
-    return found
-
-
-def prediction_rows(
-    split: str, feed: Feed, logits: NDArray[np.float64], classes: int, threshold: float
-) -> list[dict[str, Any]]:
-    """One row a bag: bag_id, split, label, logit (or one per class), probability, prediction, patient_id."""
-    probability = probabilities(logits, classes)
-    rows = []
-    for i, bag_id in enumerate(feed.facts.ids):
-        row: dict[str, Any] = {"bag_id": bag_id, "split": split, "label": int(feed.facts.labels[i])}
-        if classes == 2:
-            row |= {"logit": float(logits[i]), "probability": float(probability[i])}
-            row["prediction"] = int(probability[i] >= threshold)
-        else:
-            row |= {f"logit_{c}": float(v) for c, v in enumerate(logits[i])}
-            row |= {f"probability_{c}": float(v) for c, v in enumerate(probability[i])}
-            row["probability"] = float(probability[i].max())
-            row["prediction"] = int(probability[i].argmax())
-        row["patient_id"] = feed.facts.patient_ids[i]
-        rows.append(row)
-    return rows
+    each = [summarise_outputs(task, facts.targets, [one], facts.patients) for one in outputs["val"]]
+    lows = [found["interval"]["auroc"][0] for found in each]
+    return [run.seed for run, low in zip(runs, lows, strict=True) if run.fitted and low <= 0.5]
 
 
 def seed_status(run: TrainedRun) -> SeedStatus:
@@ -133,5 +121,6 @@ def seed_status(run: TrainedRun) -> SeedStatus:
         ],
         "learned_distances": run.model.learned_distances(),
         "learned_biases": run.model.learned_biases(),
+        **({"library": run.library} if run.library else {}),
     }
     return status

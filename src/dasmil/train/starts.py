@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dasmil.baselines.question import Classes, Numbers, Question, Times
 from dasmil.baselines.rules import COUNTED, COUNTS, Rule, find_counts, find_rules, scan_bags
-from dasmil.baselines.whitening import Directions
+from dasmil.candidates.whitening import Directions
 from dasmil.models.base import MILModel
 from dasmil.nn import Linear
 from dasmil.tasks import NumberTarget, TimeTarget
@@ -59,7 +59,7 @@ class Evidence:
 
 def question_of(facts: Facts) -> Question | None:
     """What simple rules may tell of these bags: two classes, one time, one number; None where there is more."""
-    if facts.task is None:
+    if facts.task.labels is not None:
         return Classes(facts.labels) if facts.classes == 2 else None
     first = facts.task.targets[0]
     if len(facts.task.targets) > 1:
@@ -229,7 +229,7 @@ def begin(model: MILModel, start: Start, feed: Feed, guess: Tensor) -> None:
     if start.kind == "mean":
         assert start.direction is not None
         last = model.classifier
-        noisy = feed.facts.task is not None
+        noisy = not feed.facts.task.exact
         if model.begin_mean(torch.from_numpy(start.direction).float(), only=noisy):
             assert isinstance(last, Linear)
             assert last.bias is not None

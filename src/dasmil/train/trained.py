@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.models.base import MILModel
-from dasmil.stats import probabilities
-from dasmil.tasks import Task
+from dasmil.tasks import Task, classification
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 from dasmil.train.state import FinishedAttempt
@@ -35,8 +34,10 @@ class TrainedRun:
     """The epoch of the weights."""
     attempts: list[FinishedAttempt]
     """The chosen attempt first."""
-    task: Task | None = None
-    """What was asked, where it was no class."""
+    task: Task = field(default_factory=classification)
+    """What was asked."""
+    library: dict[str, object] | None = None
+    """Of default training: every candidate with its out-of-fold loss, and the one that was kept."""
 
     @property
     def proven(self) -> bool:
@@ -57,6 +58,4 @@ class TrainedRun:
         device = next(self.model.parameters()).device
         feed = Feed(bags, device, memory_gb=1.0, name="given", labelled=False)
         logits = model_logits([self.model], feed)
-        if self.task is None:
-            return probabilities(logits, self.model.n_classes)[0]
         return self.task.answers(logits[0].reshape(len(bags), -1))

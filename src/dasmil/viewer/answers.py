@@ -205,7 +205,7 @@ def _said(explained: BagAccount) -> list[tuple[str, str]] | None:
 
 def _scale(name: str, values: np.ndarray) -> dict[str, Any]:
     scale = colour_scale(name, values)
-    return {"low": scale.low, "high": scale.high, "signed": scale.signed, "note": scale.note}
+    return {"low": scale.low, "high": scale.high, "signed": scale.signed, "linear": scale.linear}
 
 
 def origin(shelf: Shelf, entry: Entry, voice: int | None) -> str:

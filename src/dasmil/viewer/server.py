@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import math
 import re
@@ -15,12 +16,13 @@ from PIL import Image
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dasmil.attribution.export import geojson, instances_csv
 from dasmil.errors import DasmilError, DataError
+from dasmil.report.explanation.heatmap import colours_of
 from dasmil.types import Bag, Explanation
 from dasmil.viewer import answers
 from dasmil.viewer.answers import TILE, levels
@@ -56,10 +58,16 @@ LONGEST = 2000
 
 
 class OwnPageOnly:
-    """Refuses requests that another host name or another site's page makes (DNS rebinding, cross-site reads)."""
+    """Refuses requests that another host name or another site's page makes (DNS rebinding, cross-site reads).
 
-    def __init__(self, app: ASGIApp, port: int) -> None:
+    token: a secret of the address that was printed, which keeps other users of the machine out. The first request with
+    it gets a cookie, and the address without it.
+    """
+
+    def __init__(self, app: ASGIApp, port: int, token: str | None = None) -> None:
         self.app = app
+        self.token = token
+        self.cookie = f"dasmil-{port}"  # cookies do not tell ports apart
         self.hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,40 +87,59 @@ class OwnPageOnly:
         if len(scope["path"]) > LONGEST:  # a number of thousands of digits cannot even be read
             await JSONResponse({"error": "The address is too long."}, 414, HEADERS)(scope, receive, send)
             return
-        await self.app(scope, receive, send)
+        refused = self._let_in(Request(scope))
+        await (self.app if refused is None else refused)(scope, receive, send)
+
+    def _let_in(self, request: Request) -> Response | None:
+        """None for a request that knows the token by its cookie; else an answer that sets it, or that refuses."""
+        if self.token is None or _equal(request.cookies.get(self.cookie), self.token):
+            return None
+        if not _equal(request.query_params.get("token"), self.token):
+            reason = "Open the viewer at the whole address that it printed, with its token."
+            return JSONResponse({"error": reason}, status_code=403, headers=HEADERS)
+        rest = request.url.remove_query_params("token")
+        found = RedirectResponse(f"{rest.path}?{rest.query}" if rest.query else rest.path, 303, HEADERS)
+        found.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+        return found
 
 
-def create_app(shelf: Shelf, port: int) -> Starlette:
-    """The application for one shelf, to be served at this port of the loopback interface."""
+def _equal(found: str | None, token: str) -> bool:
+    return found is not None and hmac.compare_digest(found.encode(), token.encode())
+
+
+def create_app(shelf: Shelf, port: int, token: str | None = None) -> Starlette:
+    """The application for one shelf, to be served at this port of the loopback interface; token: needed to open it."""
     bag = "/api/bag/{index:int}"
     routes = [
-        Route("/", lambda _request: _static("index.html", "text/html")),
+        Route("/", lambda _request: static_file("index.html", "text/html")),
         Route("/static/{name}", _serve_static),
-        Route("/api/bags", lambda _request: _json(answers.bag_list(shelf))),
-        Route(bag, lambda r: _json(answers.describe(shelf, _index(r), _voice(r)))),
-        Route(f"{bag}/account", lambda r: _json(answers.account(shelf, _index(r), _voice(r)))),
+        Route("/api/bags", lambda _request: answer_json(answers.bag_list(shelf))),
+        Route(bag, lambda r: answer_json(answers.describe(shelf, _index(r), _voice(r)))),
+        Route(f"{bag}/account", lambda r: answer_json(answers.account(shelf, _index(r), _voice(r)))),
         Route(f"{bag}/coords", lambda r: _floats(torch.from_numpy(shelf.open(_index(r)).layout.centres))),
         Route(f"{bag}/score/{{name}}", lambda r: _floats(answers.score(shelf, _index(r), _voice(r), _name(r)))),
         Route(f"{bag}/group/{{name}}", lambda r: _floats(answers.group_index(shelf.open(_index(r)), _name(r)))),
-        Route(f"{bag}/names", lambda r: _json({"names": list(shelf.open(_index(r)).bag.instance_ids or ())})),
+        Route(f"{bag}/names", lambda r: answer_json({"names": list(shelf.open(_index(r)).bag.instance_ids or ())})),
         Route(
             f"{bag}/partners/{{instance:int}}",
-            lambda r: _json(answers.instance(shelf, _index(r), _voice(r), r.path_params["instance"])),
+            lambda r: answer_json(answers.instance(shelf, _index(r), _voice(r), r.path_params["instance"])),
         ),
         Route(f"{bag}/instance/{{instance:int}}", lambda r: _instance_picture(shelf.open(_index(r)), r)),
         Route(f"{bag}/picture/{{level:int}}/{{x:int}}/{{y:int}}", lambda r: _tile(shelf.open(_index(r)), r)),
         Route(f"{bag}/instances.csv", lambda r: _download(shelf, r, instances_csv, "text/csv")),
-        Route(f"{bag}/instances.geojson", lambda r: _download(shelf, r, geojson, "application/geo+json")),
+        Route(f"{bag}/instances.geojson", lambda r: _download(shelf, r, _coloured, "application/geo+json")),
     ]
-    handlers: dict[Any, Any] = {DasmilError: _refused, OSError: _refused, 404: _not_found, 405: _not_found}
-    return Starlette(routes=routes, middleware=[Middleware(OwnPageOnly, port=port)], exception_handlers=handlers)
+    handlers: dict[Any, Any] = {DasmilError: refused, OSError: refused, 404: not_found, 405: not_found}
+    return Starlette(
+        routes=routes, middleware=[Middleware(OwnPageOnly, port=port, token=token)], exception_handlers=handlers
+    )
 
 
-def _refused(_request: Request, error: Exception) -> Response:
+def refused(_request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status_code=422, headers=HEADERS)
 
 
-def _not_found(_request: Request, _error: Exception) -> Response:
+def not_found(_request: Request, _error: Exception) -> Response:
     return JSONResponse({"error": "There is nothing at this address."}, status_code=404, headers=HEADERS)
 
 
@@ -134,7 +161,7 @@ def _voice(request: Request) -> int | None:
     return int(text)
 
 
-def _json(content: dict) -> Response:
+def answer_json(content: dict) -> Response:
     try:
         return JSONResponse(content, headers=HEADERS)
     except ValueError:  # JSON has no words for them, and the page could not draw them
@@ -149,14 +176,19 @@ def _floats(values: torch.Tensor) -> Response:
     return Response(body, media_type="application/octet-stream", headers=HEADERS)
 
 
-def _static(name: str, media_type: str) -> Response:
+def static_file(name: str, media_type: str) -> Response:
     body = resources.files("dasmil.viewer").joinpath("static", name).read_bytes()
     return Response(body, media_type=media_type, headers=HEADERS)
 
 
 def _serve_static(request: Request) -> Response:
     name = request.path_params["name"]
-    return _static(name, STATIC[name]) if name in STATIC else _not_found(request, KeyError(name))
+    return static_file(name, STATIC[name]) if name in STATIC else not_found(request, KeyError(name))
+
+
+def _coloured(bag: Bag, explanation: Explanation) -> Iterator[str]:
+    """Tiles for QuPath in the colours of their contributions."""
+    return geojson(bag, explanation, colours_of("contribution", explanation.contributions.double().cpu().numpy()))
 
 
 def _download(
@@ -186,14 +218,14 @@ def _tile(opened: OpenBag, request: Request) -> Response:
     picture = opened.picture
     level, x, y = (request.path_params[k] for k in ("level", "x", "y"))
     if picture is None:
-        return _not_found(request, KeyError("picture"))
+        return not_found(request, KeyError("picture"))
     coarsest, finest = levels(picture)
     if not coarsest <= level <= finest:
-        return _not_found(request, KeyError("level"))
+        return not_found(request, KeyError("level"))
     step = 2 ** (finest - level)
     left, upper = x * TILE * step, y * TILE * step
     if left >= picture.width or upper >= picture.height:
-        return _not_found(request, KeyError("tile"))
+        return not_found(request, KeyError("tile"))
     columns, rows = (
         min(TILE, math.ceil((side - corner) / step))
         for side, corner in ((picture.width, left), (picture.height, upper))
@@ -204,7 +236,7 @@ def _tile(opened: OpenBag, request: Request) -> Response:
 def _instance_picture(opened: OpenBag, request: Request) -> Response:
     instance = request.path_params["instance"]
     if opened.picture is None or not 0 <= instance < len(opened.bag):
-        return _not_found(request, KeyError("instance"))
+        return not_found(request, KeyError("instance"))
     side = opened.layout.side * (4 if opened.is_round else 1)
     x, y = opened.bag.coords[instance, :2].tolist()
     return _jpeg(opened.picture.ground.tile(x - side / 2, y - side / 2, side, 124))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dasmil import __version__
+from dasmil.data.annotations import find_annotations
 from dasmil.data.labels import plain_slide
 from dasmil.data.match import shortened
 from dasmil.data.scale import read_scales
@@ -147,7 +148,7 @@ def extract(
     out_dir: str | Path,
     config: ExtractConfig | None = None,
     *,
-    mpp_table: Mapping[str, float] | None = None,
+    mpp_table: Mapping[str, float] | Path | None = None,
     options: RunOptions | None = None,
     reporter: Reporter | None = None,
     engine: EngineOptions | None = None,
@@ -155,15 +156,29 @@ def extract(
     """Make the bags of all slides; writes summary.json and the contact sheet qc/index.html beside them.
 
     engine: spread the slides over processes or machines; without it they are done here, one after the other. reporter:
-    is told how it goes; without one nothing is shown.
+    is told how it goes; without one nothing is shown. mpp_table: um per pixel by slide name, or a CSV with them.
     """
     paths = find_slides(slides)
-    config, options, table = config or ExtractConfig(), options or RunOptions(), mpp_table or {}
+    config, options = config or ExtractConfig(), options or RunOptions()
+    if isinstance(mpp_table, Path):
+        mpp_table = read_mpp_table(mpp_table, paths, reporter.note if reporter else None)
+    table = mpp_table or {}
     out_dir = Path(out_dir)
     if out_dir.exists() and not out_dir.is_dir():
         raise InputError(f"{out_dir} is a file, expected a folder for the bags")
     started = time.perf_counter()
-    work = {path: config.for_slide(table.get(slide_name(path))) for path in paths}
+    regions = {name: _annotation_files(getattr(config, name)) for name in ("roi", "exclude")}
+    work = {
+        path: config.for_slide(
+            table.get(slide_name(path)),
+            **{name: files.get(plain_slide(slide_name(path)), files.get("")) for name, files in regions.items()},
+        )
+        for path in paths
+    }
+    for name, files in regions.items():
+        if files and reporter:
+            here = sum(getattr(settings, name) is not None for settings in work.values())
+            reporter.note(f"--{name}: {here} of {len(paths)} slides have regions; the others are used whole")
     if engine is not None:
         # A coordinator needs the encoder only to know what finished bags look like, and to refuse a wrong one at once.
         encoder = make_encoder(config, replace(options, device="cpu"))
@@ -180,6 +195,15 @@ def extract(
     if options.qc:
         write_contact_sheet(out_dir, [*summary.results, *_earlier(out_dir, summary.results)])
     return summary
+
+
+def _annotation_files(path: str | None) -> dict[str, Path]:
+    """Files of annotations by plain slide name; a CSV with a column slide is that of all slides ("")."""
+    if path is None:
+        return {}
+    if Path(path).suffix.lower() == ".csv" and Path(path).is_file():
+        return {"": Path(path)}
+    return find_annotations(path)
 
 
 def _make_folder(path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from dasmil.data.export import Format, export_bag
+from dasmil.data.export import export_bag
+from dasmil.data.layouts import Format
 from dasmil.data.store import open_h5, write_bag
 from dasmil.engine.locks import LockState, clear_dead, file_lock
 from dasmil.errors import DataError

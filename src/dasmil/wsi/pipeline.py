@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -115,15 +115,18 @@ def finished_slide(path: Path, out_dir: Path, config: ExtractConfig, encoder: En
     """The result "skipped" if the slide's bag is there, made with this configuration and from this file; else None."""
     result = SlideResult(slide_name(path), str(path), "skipped")
     target = out_dir / f"{result.slide}.h5"
-    if not target.exists() or read_marks(target) != _marks(path, config, encoder):
+    if not target.exists() or read_marks(target) != _marks(path, _described(config, encoder)):
         return None
     result.bag = str(target)
     recall(result, out_dir)
     return result
 
 
-def _marks(path: Path, config: ExtractConfig, encoder: Encoder) -> tuple[str, str]:
-    described = config.described(encoder.name, encoder.sha256, config.tile_px or encoder.input_px)
+def _described(config: ExtractConfig, encoder: Encoder) -> dict[str, Any]:
+    return config.described(encoder.name, encoder.sha256, config.tile_px or encoder.input_px)
+
+
+def _marks(path: Path, described: Mapping[str, Any]) -> tuple[str, str]:
     return json_hash(described), fingerprint(path) if path.is_file() else ""
 
 
@@ -137,8 +140,8 @@ def _extract(
     result: SlideResult,
 ) -> None:
     target = out_dir / f"{result.slide}.h5"
-    tile_px = config.tile_px or encoder.input_px
-    marks = _marks(path, config, encoder)
+    described = _described(config, encoder)
+    marks = _marks(path, described)
     remove_leftovers(out_dir, result.slide)
     if target.exists() and not options.force:
         _check_same(path, target, marks)
@@ -164,7 +167,7 @@ def _extract(
 
     metadata = {
         "tile_um": config.tile_um,
-        "tile_px": tile_px,
+        "tile_px": described["tile_px"],
         "mpp": slide.mpp,
         "mpp_origin": slide.mpp_origin,
         "slide_width_px": slide.width,
@@ -173,7 +176,7 @@ def _extract(
         "encoder_sha256": encoder.sha256,
         "stain": config.stain,
         "tissue": asdict(config.tissue),
-        "config": config.described(encoder.name, encoder.sha256, tile_px),
+        "config": described,
         "config_hash": marks[0],
         "source_fingerprint": marks[1],
         "source": path.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from dasmil.data.labels import SLIDE, plain_slide
 from dasmil.data.store import write_bag
-from dasmil.data.text_table import read_rows
+from dasmil.data.text_table import plain_number, read_rows
 from dasmil.errors import DasmilError, DataError, InputError, named, shown, unknown_name
 from dasmil.files import json_hash
 from dasmil.types import Bag
@@ -45,11 +46,8 @@ def read_points(path: Path) -> dict[str, Points]:
     own = next((lower[name] for name in IDS if name in lower), None)
     found: dict[str, tuple[list[list[float]], list[str]]] = {}
     for number, row in rows:
-        try:
-            place = [float(row[lower["x"]]), float(row[lower["y"]])]
-        except ValueError:
-            place = [float("nan")]
-        if not np.isfinite(place).all():
+        place = [x for name in "xy" if (x := plain_number(row[lower[name]])) is not None and math.isfinite(x)]
+        if len(place) < 2:
             given = f"{shown(row[lower['x']])}, {shown(row[lower['y']])}"
             raise DataError(f"{path}, line {number}: the point is ({given}), expected two numbers")
         places, ids = found.setdefault(plain_slide(row[slide]), ([], []))

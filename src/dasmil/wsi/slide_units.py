@@ -95,7 +95,7 @@ def extract_unit(
     """In a worker: make one bag and note what became of it; a slide that cannot be read is an error of the unit."""
     settings = _from_plain(config)
     run = RunOptions(**{**options, "batch_size": batch_size})
-    encoder = _encoder(settings.encoder, settings.weights, run.device, batch_size)
+    encoder = _encoder(settings.encoder, settings.weights, settings.tile_px, run.device, batch_size)
     found = extract_slide(slide, out, settings, options=run, encoder=encoder, raise_unexpected=True)
     print(json.dumps(asdict(found)))
     with replacing(Path(result)) as temporary:
@@ -105,9 +105,10 @@ def extract_unit(
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(name: str, weights: Path | None, device: str, batch_size: int | None) -> Encoder:
+def _encoder(name: str, weights: Path | None, tile_px: int | None, device: str, batch_size: int | None) -> Encoder:
     """The encoder of this worker, loaded once for all its slides."""
-    return make_encoder(ExtractConfig(encoder=name, weights=weights), RunOptions(device=device, batch_size=batch_size))
+    config = ExtractConfig(encoder=name, weights=weights, tile_px=tile_px)
+    return make_encoder(config, RunOptions(device=device, batch_size=batch_size))
 
 
 def _plain(config: ExtractConfig) -> dict[str, Any]:

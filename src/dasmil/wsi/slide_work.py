@@ -42,6 +42,7 @@ class SlideResult:
     grid_tiles: int = 0
     blank: int = 0
     out_of_focus: int = 0
+    outside: int = 0
     stain_unchanged: int = 0
     mpp: float | None = None
     mpp_origin: str | None = None
@@ -100,7 +101,14 @@ class SlideWork:
         self._find_tissue()
         x, y = self.grid.corners()
         share = self.tissue.fractions(x, y, self.tile_um)
-        candidates = np.nonzero((share >= self.config.tissue.fraction) & (share > 0))[0]
+        wanted = (share >= self.config.tissue.fraction) & (share > 0)
+        if (restriction := self.config.restriction()) is not None:
+            half, mpp = self.tile_um / 2, self.slide.mpp
+            centres = np.stack([x + half, y + half], axis=1) / mpp
+            inside = restriction.keeps(self.result.slide, centres, self.tile_um / mpp)
+            self.result.outside = int((wanted & ~inside).sum())
+            wanted &= inside
+        candidates = np.nonzero(wanted)[0]
         self.result.grid_tiles = len(self.grid)
         if self.config.stain == "macenko-slide" and len(candidates):
             self._fit_slide(candidates)
@@ -218,6 +226,8 @@ class SlideWork:
         """Why no tile is left."""
         if not self.tissue.mask.any():
             return "no tissue was found on the slide"
+        if self.result.outside and not (self.state != qc.EMPTY).any():
+            return f"none of its {self.result.outside} tiles with tissue lies in the chosen regions"
         if not (self.state != qc.EMPTY).any():
             return f"no tile has {self.config.tissue.fraction:.0%} tissue or more"
         return f"all tiles with tissue are blank ({self.result.blank}) or out of focus ({self.result.out_of_focus})"

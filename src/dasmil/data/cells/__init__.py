@@ -55,13 +55,18 @@ def cells_name(path: Path) -> str:
     return path.stem
 
 
-def read_cells(path: Path, bag: str | None = None, x: str | None = None, y: str | None = None) -> Cells:
-    """The cells of one file; bag, x, y: names of columns, where the file is a table that does not say itself."""
+def read_cells(
+    path: Path, bag: str | None = None, x: str | None = None, y: str | None = None, one_hot: str | None = None
+) -> Cells:
+    """The cells of one file; bag, x, y: names of columns, where the file is a table that does not say itself.
+
+    one_hot: the column of types, in place of numbers.
+    """
     name = path.name.lower()
     if name.endswith(_GEOJSON):
         return read_geojson(path)
     if path.is_dir() or name.endswith(".h5ad"):
-        return read_spatial(path, bag)
+        return read_spatial(path, bag, one_hot)
     if name.endswith(".txt"):
         check_text(path)
     return read_columns(path, bag, x, y)

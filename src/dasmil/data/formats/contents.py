@@ -19,6 +19,7 @@ class Probe:
 
     in_features: numbers of one instance; picture_shape: of pixels (channels, height, width), None for features;
     tile_um, mpp, size_px: as declared by the file, None where it is silent; n_coords: None if there are none.
+    label, patient_id: only dasmil's own files carry a class number and a patient.
     """
 
     path: Path
@@ -31,6 +32,8 @@ class Probe:
     mpp: float | None = None
     size_px: tuple[float, float] | None = None
     picture_shape: tuple[int, ...] | None = None
+    label: int | None = None
+    patient_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,11 @@ def pixel_scale(
     tile_um = scale.tile_um if scale.tile_um is not None else declared_um
     if tile_um is None:
         raise need_scale(path, format, "level-0 pixels")
+    own = bool(tile_px) or shows_stride(coords)
     edge, source = (tile_px, "declared tile") if tile_px else (measured_stride(coords), "measured stride")
-    if not tile_px and not shows_stride(coords):
+    if not own and scale.stride_px is not None:
+        edge, source = scale.stride_px, "stride of the cohort"
+    elif not own:
         tiles = "its one tile shows" if len(coords) == 1 else f"the {len(coords)} tiles show"
         raise ScaleError(
             f"{path}: the scale would be --tile-um / stride, but {tiles} no stride, which takes three or more side by "

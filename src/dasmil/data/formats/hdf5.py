@@ -22,12 +22,13 @@ from dasmil.data.formats.contents import (
 from dasmil.data.scale import Scale
 from dasmil.data.store import (
     FORMAT,
+    BagInfo,
+    bag_info,
+    bag_of,
+    coords_of,
     number_dataset,
     open_h5,
     plain,
-    read_bag,
-    read_bag_info,
-    read_coords,
     read_numbers,
 )
 from dasmil.errors import DataError, named, shown
@@ -41,18 +42,14 @@ OWN_RULE = "dasmil: um centres as stored"
 def probe_hdf5(path: Path) -> Probe:
     """Tell which tool wrote the file, and what it declares."""
     with open_h5(path) as file:
-        own = is_own(file)
-        probe = None if own else _probe(path, file)
-    return probe or _probe_own(path)
+        return _probe_own(path, bag_info(path, file)) if is_own(file) else _probe(path, file)
 
 
 def read_hdf5(path: Path, scale: Scale, *, features: bool = True) -> FeatureFile:
     """Read the file by the rule of the tool that wrote it; features: False leaves these out."""
     with open_h5(path) as file:
-        own = is_own(file)
-    if own:
-        return _read_own(path) if features else _place_own(path)
-    with open_h5(path) as file:
+        if is_own(file):
+            return _read_own(path, file, features=features)
         probe = _probe(path, file)
         if "coords" not in file:
             raise DataError(f"{path}: no dataset 'coords', so its instances have no positions; extract it again")
@@ -103,8 +100,7 @@ def is_own(file: h5py.File) -> bool:
     return plain(file.attrs.get("format")) == FORMAT
 
 
-def _probe_own(path: Path) -> Probe:
-    info = read_bag_info(path)
+def _probe_own(path: Path, info: BagInfo) -> Probe:
     if len(info.feature_shape) not in (1, 3):
         raise DataError(f"{path}: features have shape [n, {info.feature_shape}], expected [n, f] or [n, 3, h, w]")
     known = info.metadata
@@ -119,6 +115,8 @@ def _probe_own(path: Path) -> Probe:
         tile_um=_positive(path, known, "tile_um"),
         mpp=_positive(path, known, "mpp"),
         size_px=_size(path, known, "slide_width_px", "slide_height_px"),
+        label=info.label,
+        patient_id=info.patient_id,
     )
 
 
@@ -144,9 +142,13 @@ def _size(path: Path, attributes: Mapping[str, Any], width: str, height: str) ->
     return None if size[0] is None or size[1] is None else (size[0], size[1])
 
 
-def _read_own(path: Path) -> FeatureFile:
-    probe = _probe_own(path)
-    bag = read_bag(path)
+def _read_own(path: Path, file: h5py.File, *, features: bool) -> FeatureFile:
+    info = bag_info(path, file)
+    probe = _probe_own(path, info)
+    if not features:
+        empty = np.empty((probe.n, 0), np.float32)
+        return FeatureFile(probe, empty, coords_of(path, file), tile_um=probe.tile_um, mpp=probe.mpp, placed=OWN_RULE)
+    bag = bag_of(path, file, info)
     optional = {
         name: value.numpy()
         for name in ("instance_labels", "key_instances", "section")
@@ -167,13 +169,6 @@ def _read_own(path: Path) -> FeatureFile:
     )
 
 
-def _place_own(path: Path) -> FeatureFile:
-    probe = _probe_own(path)
-    coords = read_coords(path)
-    empty = np.empty((probe.n, 0), np.float32)
-    return FeatureFile(probe, empty, coords, tile_um=probe.tile_um, mpp=probe.mpp, placed=OWN_RULE)
-
-
 def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Scale) -> _Placed:
     tile_px = _clam_tile(path, attributes)
     own_mpp, own_um = (_positive(path, attributes, f"dasmil_{name}") for name in ("mpp", "tile_um"))  # by our extract
@@ -187,6 +182,8 @@ def _clam(path: Path, coords: np.ndarray, attributes: dict[str, Any], scale: Sca
         edge, whence = given, "given"
     elif shows_stride(coords):
         edge, whence = measured_stride(coords), "taken from the stride"
+    elif scale.stride_px is not None:
+        edge, whence = scale.stride_px, "taken from the cohort's stride"
     else:
         edge, whence = 0.0, "unknown (too few or scattered tiles), corner used"
     text = f"CLAM: centre = (level-0 px top left + tile/2) x mpp ({source}; tile {edge:g} px {whence})"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dasmil.data.formats.contents import FeatureFile, Probe, agreed, measured_stride, pixel_scale, shows_stride
 from dasmil.data.formats.tensors import load_tensor, read_array
@@ -37,8 +38,10 @@ def find_coordinates(path: Path) -> Path | None:
 
 def probe_slide2vec(path: Path, coordinates: Path) -> Probe:
     """Tell the size of the tensor (mapped, not read) and what the settings beside it and the corners say."""
-    features = load_tensor(path)
-    said = _settings(coordinates)
+    return _probe(path, load_tensor(path), coordinates, _settings(coordinates))
+
+
+def _probe(path: Path, features: Tensor, coordinates: Path, said: _Settings) -> Probe:
     about = path.with_name(f"{path.stem}.meta.json")
     known = read_object(about, "the settings of slide2vec; correct or remove it") if about.is_file() else {}
     encoder = known.get("encoder_name")
@@ -57,10 +60,10 @@ def probe_slide2vec(path: Path, coordinates: Path) -> Probe:
 
 def read_slide2vec(path: Path, coordinates: Path, scale: Scale, *, features: bool = True) -> FeatureFile:
     """Read the tiles of a slide; corners are level-0 pixels, whose size hs2p notes. features: False leaves them out."""
-    probe = probe_slide2vec(path, coordinates)
+    stored, said = load_tensor(path), _settings(coordinates)
+    probe = _probe(path, stored, coordinates, said)
     x, y = (read_array(coordinates, axis, rows=probe.n, columns=None)[1] for axis in ("x", "y"))
     corners = np.stack([x, y], axis=1)
-    said = _settings(coordinates)
     tile_um = agreed(path, "tile_um", probe.tile_um, scale.tile_um)
     mpp, source = pixel_scale(path, "slide2vec", corners, scale, said.tile_px, said.mpp, tile_um)
     if said.tile_px is not None:
@@ -75,7 +78,7 @@ def read_slide2vec(path: Path, coordinates: Path, scale: Scale, *, features: boo
         centres = ((corners + edge / 2) * mpp).astype(np.float32)
     return FeatureFile(
         probe=probe,
-        features=load_tensor(path).to(torch.float32).numpy() if features else np.empty((probe.n, 0), np.float32),
+        features=stored.to(torch.float32).numpy() if features else np.empty((probe.n, 0), np.float32),
         coords=centres,
         tile_um=edge * mpp or None,
         mpp=mpp,

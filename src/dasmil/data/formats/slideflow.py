@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dasmil.data.formats.contents import FeatureFile, Probe, agreed, pixel_scale
 from dasmil.data.formats.tensors import load_tensor, read_array
@@ -19,8 +20,10 @@ INDEX_SUFFIXES = (".index.npz", ".index.npy")
 
 def probe_slideflow(path: Path) -> Probe:
     """Tell the size of a slideflow bag (the tensor is mapped, not read) and what ``bags_config.json`` says of it."""
-    features = load_tensor(path)
-    index = _find_index(path)
+    return _probe(path, load_tensor(path), _find_index(path))
+
+
+def _probe(path: Path, features: Tensor, index: Path | None) -> Probe:
     config = _config(path)
     extractor = config.get("extractor")
     encoder = extractor.get("class") if isinstance(extractor, dict) else extractor
@@ -40,8 +43,8 @@ def read_slideflow(path: Path, scale: Scale, *, features: bool = True) -> Featur
 
     features: False leaves them out.
     """
-    probe = probe_slideflow(path)
-    index = _find_index(path)
+    stored, index = load_tensor(path), _find_index(path)
+    probe = _probe(path, stored, index)
     if index is None:
         raise DataError(
             f"{path}: no {path.stem}{INDEX_SUFFIXES[0]} beside it, so its instances have no positions; "
@@ -54,7 +57,7 @@ def read_slideflow(path: Path, scale: Scale, *, features: bool = True) -> Featur
         centres = (coords * mpp).astype(np.float32)
     return FeatureFile(
         probe=probe,
-        features=load_tensor(path).to(torch.float32).numpy() if features else np.empty((probe.n, 0), np.float32),
+        features=stored.to(torch.float32).numpy() if features else np.empty((probe.n, 0), np.float32),
         coords=centres,
         tile_um=tile_um,
         mpp=mpp,

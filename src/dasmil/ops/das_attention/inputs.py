@@ -21,42 +21,56 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 def check_shapes(x: Operands) -> None:
     """Types, shapes, dtypes and devices: only attributes are read, no element is."""
-    query, key, value, coords = x.query, x.key, x.value, x.coords
     given = list(zip(x._fields, x))
     for name, tensor in given:
         if not isinstance(tensor, Tensor) and (tensor is not None or name in REQUIRED):
             raise _no_tensor(name, tensor)
-    shape = query.shape
-    if len(shape) < 3:
-        raise InputError(f"query has shape {_show(shape)}, expected [..., heads, n, d]; add a dimension for one head")
-    batch, n, d = shape[:-3], shape[-2], shape[-1]
-    if n == 0:
-        raise InputError("the bag is empty: query has no instances; leave such bags out")
-    if d == 0:
-        raise InputError(f"query has shape {_show(shape)}, expected at least one number for each instance")
-    lead = shape[:-2]
     for name, tensor in given:
         if tensor is not None and tensor.layout != torch.strided:
             raise InputError(f"{name} is a tensor of layout {tensor.layout}, expected a plain one: use .to_dense()")
         if tensor is not None and name in FLOATING and tensor.dtype not in FLOATS:
             raise InputError(f"{name} has dtype {tensor.dtype}, expected a floating dtype; convert it with .float()")
+    _check_bag(x)
+    _check_distance_parameters(x)
+    _check_marks(x)
+    device = x.query.device
+    for name, tensor in given:
+        if tensor is not None and tensor.device != device:
+            raise InputError(f"{name} is on {tensor.device} but query is on {device}; move it with .to(query.device)")
+
+
+def _check_bag(x: Operands) -> None:
+    """Queries, keys, values and where the instances are."""
+    query, key, value, coords = x.query, x.key, x.value, x.coords
+    shape = query.shape
+    if len(shape) < 3:
+        raise InputError(f"query has shape {_show(shape)}, expected [..., heads, n, d]; add a dimension for one head")
+    n = shape[-2]
+    if n == 0:
+        raise InputError("the bag is empty: query has no instances; leave such bags out")
+    if shape[-1] == 0:
+        raise InputError(f"query has shape {_show(shape)}, expected at least one number for each instance")
     if key.shape != shape:
         raise InputError(f"key has shape {_show(key.shape)}, expected that of query: {_show(shape)}")
     if value.ndim != len(shape) or value.shape[:-1] != shape[:-1]:
-        raise InputError(f"value has shape {_show(value.shape)}, expected {_show([*lead, n, 'o'])} as query has it")
+        expected = _show([*shape[:-2], n, "o"])
+        raise InputError(f"value has shape {_show(value.shape)}, expected {expected} as query has it")
     if value.shape[-1] == 0:
         raise InputError(f"value has shape {_show(value.shape)}, expected at least one number for each instance")
     if key.dtype != query.dtype or value.dtype != query.dtype:
         raise InputError(f"query, key and value have dtypes {query.dtype}, {key.dtype} and {value.dtype}; use one")
-    if coords.ndim < 2 or coords.shape[-1] not in (2, 3) or coords.shape[-2] != n or not _leads(coords, 2, batch):
-        expected = _show([*batch, n, "2 or 3"])
+    if coords.ndim < 2 or coords.shape[-1] not in (2, 3) or coords.shape[-2] != n or not _leads(coords, 2, shape[:-3]):
+        expected = _show([*shape[:-3], n, "2 or 3"])
         raise InputError(
             f"coords have shape {_show(coords.shape)}, expected {expected}: one row for each of {n} instances"
         )
-    for name, tensor, width in (
-        ("key_embed", x.key_embed, d), ("query_embed", x.query_embed, d),
-        ("value_embed", x.value_embed, value.shape[-1]),
-    ):  # fmt: skip
+
+
+def _check_distance_parameters(x: Operands) -> None:
+    """theta, beta and the embeddings of the distance."""
+    lead, d, o = x.query.shape[:-2], x.query.shape[-1], x.value.shape[-1]
+    embeds = (("key_embed", x.key_embed, d), ("query_embed", x.query_embed, d), ("value_embed", x.value_embed, o))
+    for name, tensor, width in embeds:
         if tensor is None:
             continue
         if x.theta is None or x.beta is None:
@@ -66,6 +80,11 @@ def check_shapes(x: Operands) -> None:
     for name, tensor in (("theta", x.theta), ("beta", x.beta)):
         if tensor is not None and (tensor.ndim < 1 or not _leads(tensor, 0, lead)):
             raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show(lead)}: one for each head")
+
+
+def _check_marks(x: Operands) -> None:
+    """Which instances are real, and in which sections they lie."""
+    batch, n = x.query.shape[:-3], x.query.shape[-2]
     for name, tensor in (("mask", x.mask), ("section", x.section)):
         if tensor is not None and (tensor.ndim < 1 or tensor.shape[-1] != n or not _leads(tensor, 1, batch)):
             raise InputError(f"{name} has shape {_show(tensor.shape)}, expected {_show([*batch, n])}")
@@ -75,10 +94,6 @@ def check_shapes(x: Operands) -> None:
         )
     if x.section is not None and (x.section.dtype.is_floating_point or x.section.dtype.is_complex):
         raise InputError(f"section has dtype {x.section.dtype}, expected integers that name the sections")
-    device = query.device
-    for name, tensor in given:
-        if tensor is not None and tensor.device != device:
-            raise InputError(f"{name} is on {tensor.device} but query is on {device}; move it with .to(query.device)")
 
 
 def check_settings(dropout_p: float, product_term: bool, self_pair: bool, return_weights: bool) -> None:
@@ -147,8 +162,9 @@ def check_bias(bias: str | None, x: Operands) -> None:
     heads = x.query.shape[:-2]
     for name, tensor, wanted in (
         ("bias_scale", x.bias_scale, bias is not None and bias != "bins"),
-        ("bias_table", x.bias_table, bias == "bins"), ("bias_edges", x.bias_edges, bias == "bins"),
-    ):  # fmt: skip
+        ("bias_table", x.bias_table, bias == "bins"),
+        ("bias_edges", x.bias_edges, bias == "bins"),
+    ):
         if tensor is None and wanted:
             told = {"bias_scale": "one number for each head", "bias_table": "[heads, bins]", "bias_edges": "[bins - 1]"}
             raise InputError(f"bias is {bias!r} but {name} is missing: give a tensor, {told[name]}")

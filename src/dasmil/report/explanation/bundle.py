@@ -10,7 +10,7 @@ from dasmil.attribution.ground import Ground, layout_of
 from dasmil.attribution.names import InstanceNames
 from dasmil.attribution.verdict import pair_verdict
 from dasmil.models.base import MILModel
-from dasmil.report.explanation.heatmap import map_figure, tiles_figure
+from dasmil.report.explanation.heatmap import colours_of, map_figure, tiles_figure
 from dasmil.report.explanation.page import write_page
 from dasmil.report.style import save_png
 from dasmil.types import Bag, Explanation
@@ -58,7 +58,7 @@ def write_bundle(
     slides = len(bag.metadata.get("slides", ()))  # of a patient with several, level-0 pixels would fall on each other
     if slides < 2 and (bag.unit == "px" or layout.mpp is not None):
         files.append(folder / "instances.geojson")
-        write_geojson(files[-1], bag, explanation)
+        write_geojson(files[-1], bag, explanation, colours_of(score, values))
     page = folder / "explanation.html"
     write_page(
         page, model, bag, explanation, score=score, picture=picture, tiles=tiles, lines=bool(joined),

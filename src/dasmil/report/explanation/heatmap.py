@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.figure import Figure
 
 from dasmil.attribution.ground import UNIT_SYMBOL, Ground, Layout
@@ -26,6 +26,7 @@ from dasmil.report.style import (
     SIGNED,
     look,
     palette,
+    start_figure,
     tints,
 )
 from dasmil.types import Pair
@@ -33,6 +34,7 @@ from dasmil.vocabulary import A_CLASS, Meaning
 from dasmil.vocabulary import score as words
 
 LABEL_WIDTH = 45  # characters beside a colour bar
+BINS = 64  # of the histogram along a colour bar
 PLAIN = 238  # grey of the ground where there is no picture
 
 
@@ -51,6 +53,12 @@ def paint(layout: Layout, values: np.ndarray, per_px: float) -> np.ndarray:
         count[y0:y1, x0:x1] += 1
     with np.errstate(invalid="ignore"):
         return np.where(count > 0, total / count, np.nan)
+
+
+def colours_of(name: str, values: np.ndarray) -> np.ndarray:
+    """The colour of every instance on the scale of the score `name`, uint8 [n, 3]."""
+    scale = colour_scale(name, values)
+    return palette(scale.signed)[np.rint(scale.place(values) * 255).astype(int)]
 
 
 def compose(raster: np.ndarray, ground: np.ndarray | None, scale: ColourScale) -> np.ndarray:
@@ -99,6 +107,7 @@ def map_figure(
     mark: Sequence[Pair] = (),
     width: float = 480,
     meaning: Meaning = A_CLASS,
+    title: str = "",
 ) -> Figure:
     """A map with scale bar and colour bar; mark: pairs to join, strongest first, with their distances.
 
@@ -111,34 +120,71 @@ def map_figure(
     with look():
         # Room for the colour bar on the right and the scale bar below.
         height = min(max(width * 0.82 * h / w, 160), 900)
-        figure = Figure(figsize=((width + 20) / 72, (height + 50) / 72), layout="constrained")
+        figure = start_figure(width + 20, height + 50)
         axis = figure.subplots()
         axis.imshow(
             picture,
             extent=(left, left + w, top + h, top),
             interpolation="nearest" if max(picture.shape) < 300 else "antialiased",
         )
-        axis.set(xticks=[], yticks=[], xlim=(left, left + w), ylim=(top + h, top))
+        axis.set(xticks=[], yticks=[], xlim=(left, left + w), ylim=(top + h, top), title=title)
         axis.spines[:].set(visible=True, color=LINE)
         _join(axis, layout, mark, w / (0.82 * width))
-        length = nice_length(w / 4)
-        transform = axis.get_xaxis_transform()  # x in the unit, y in the axes' height
-        axis.plot([left, left + length], [-0.02, -0.02], transform=transform, color=INK, linewidth=3,
-                  solid_capstyle="butt", clip_on=False)  # fmt: skip
-        axis.annotate(f"{length:g} {unit}", (left + length, -0.02), xycoords=transform, xytext=(6, 0),
-                      textcoords="offset points", va="center", fontsize=FONT, annotation_clip=False)  # fmt: skip
-        bar = figure.colorbar(
-            ScalarMappable(Normalize(scale.low, scale.high), SIGNED if scale.signed else DENSITY),
-            ax=axis,
-            shrink=0.8,
-            pad=0.02,
-        )
+        _scale_bar(axis, left, w, unit)
+        ends = (scale.low, scale.high)
+        norm = AsinhNorm(scale.linear, *ends) if scale.linear else Normalize(*ends)
+        colours = ScalarMappable(norm, SIGNED if scale.signed else DENSITY)
+        bar = figure.colorbar(colours, ax=axis, shrink=0.8, pad=0.02)
+        if scale.linear:
+            bar.set_ticks(ticks := _powers(scale), labels=[f"{tick:g}" for tick in ticks])
+        _histogram(bar.ax, values, scale)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
         sides = f"{meaning.lowers} - {meaning.raises}" if scale.signed and meaning != A_CLASS else ""
         label = textwrap.fill(meaning.score(name).label, LABEL_WIDTH)
         bar.set_label("\n".join(filter(None, [label, sides, scale.note])))
         bar.ax.tick_params(color=FAINT)
     return figure
+
+
+def _scale_bar(axis: Axes, left: float, width: float, unit: str) -> None:
+    """A bar of a round length below the picture, which is `width` wide in the unit."""
+    length = nice_length(width / 4)
+    transform = axis.get_xaxis_transform()  # x in the unit, y in the axes' height
+    axis.plot([left, left + length], [-0.02, -0.02], transform=transform, color=INK, linewidth=3,
+              solid_capstyle="butt", clip_on=False)  # fmt: skip
+    axis.annotate(f"{length:g} {unit}", (left + length, -0.02), xycoords=transform, xytext=(6, 0),
+                  textcoords="offset points", va="center", fontsize=FONT, annotation_clip=False)  # fmt: skip
+
+
+def ground_figure(layout: Layout, ground: Ground, title: str = "", width: float = 400) -> Figure:
+    """The picture under a map, alone, with its scale bar."""
+    left, top, w, h = layout.field
+    with look():
+        figure = start_figure(width, min(max(width * h / w, 160), 900) + 50)
+        axis = figure.subplots()
+        picture = ground.thumbnail(max(w, h) / 1200)
+        axis.imshow(picture, extent=(0, ground.width, ground.height, 0), interpolation="antialiased")
+        axis.set(xticks=[], yticks=[], xlim=(left, left + w), ylim=(top + h, top))
+        axis.set_title(title)
+        axis.spines[:].set(visible=True, color=LINE)
+        _scale_bar(axis, left, w, UNIT_SYMBOL[layout.unit])
+    return figure
+
+
+def _powers(scale: ColourScale) -> list[float]:
+    """Powers of ten that a logarithmic scale tells apart, and zero."""
+    powers = [10.0**k for k in range(math.ceil(math.log10(scale.linear)), math.floor(math.log10(scale.high)) + 1)]
+    return [*(-power for power in reversed(powers) if scale.signed), 0.0, *powers]
+
+
+def _histogram(axis: Axes, values: np.ndarray, scale: ColourScale) -> None:
+    """How many instances have each colour, as a line along the colour bar; its width is logarithmic."""
+    counts, edges = np.histogram(scale.place(values[np.isfinite(values)]), bins=BINS, range=(0, 1))
+    width = np.log1p(counts) / max(np.log1p(counts).max(), 1)
+    beside = axis.inset_axes((0, 0, 1, 1))
+    beside.stairs(width, edges, orientation="horizontal", color=INK, linewidth=0.8)
+    beside.set(xlim=(0, 1.05), ylim=(0, 1))
+    beside.axis("off")
 
 
 def _join(axis: Axes, layout: Layout, pairs: Sequence[Pair], per_point: float) -> None:
@@ -204,7 +250,7 @@ def tiles_figure(
     count = min(count, max(1, len(order) // 2))
     rows = [("highest", order[:count]), ("lowest", order[::-1][:count])]
     with look():
-        figure = Figure(figsize=(max(84 * count + 20, 220) / 72, 2 * 122 / 72), layout="constrained")
+        figure = start_figure(max(84 * count + 20, 220), 2 * 122)
         parts = figure.subfigures(2, 1, squeeze=False)
         assert isinstance(parts, np.ndarray)
         for part, (title, chosen) in zip(parts.flat, rows, strict=True):

@@ -20,14 +20,14 @@
     if (!controls) continue;
     const field = name => controls.querySelector(`[data-filter="${name}"]`);
     const filter = () => {
-      const split = field("split")?.value ?? "", wrong = field("wrong").checked, text = field("text").value.toLowerCase();
+      const split = field("split")?.value ?? "", wrong = field("wrong")?.checked, text = field("text").value.toLowerCase();
       let shown = 0, errors = 0;
       for (const row of body.rows) {
         row.hidden = (split && row.dataset.split !== split) || (wrong && row.dataset.wrong === undefined)
           || (text && !row.cells[0].textContent.toLowerCase().includes(text));
         if (!row.hidden) { shown++; if (row.dataset.wrong !== undefined) errors++; }
       }
-      controls.querySelector(".count").textContent = `${shown.toLocaleString("en")} bags, ${errors.toLocaleString("en")} wrong`;
+      controls.querySelector(".count").textContent = `${shown.toLocaleString("en")} bags` + (field("wrong") ? `, ${errors.toLocaleString("en")} wrong` : "");
     };
     controls.addEventListener("input", filter);
     filter();

@@ -8,6 +8,7 @@ export function saveState(viewer) {
   const view = [b.x, b.y, b.width, b.height].map((v) => v.toFixed(5)).join(",");
   const fields = { bag: state.entry.id, score: state.preferred ?? "", threshold: get("threshold").value, view };
   if (state.opacity !== null) fields.opacity = state.opacity;
+  if (get("range").value !== "100") fields.range = get("range").value;
   if (get("smooth").checked) fields.smooth = 1;
   if (state.voice !== null) fields.model = state.voice;
   if (state.beside !== null) fields.beside = state.beside;
@@ -18,6 +19,7 @@ export function saveState(viewer) {
 export function readState() {
   const fields = new URLSearchParams(location.hash.slice(1));
   if (fields.has("threshold")) get("threshold").value = fields.get("threshold");
+  if (fields.has("range")) get("range").value = fields.get("range");
   state.opacity = fields.get("opacity");
   get("smooth").checked = fields.has("smooth");
   const known = (name) => (state.run.voices[fields.get(name)] === undefined ? null : Number(fields.get(name)));

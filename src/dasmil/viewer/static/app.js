@@ -2,7 +2,7 @@
 
 import { readState, saveState as writeState } from "./address.js";
 import { about, fetchFloats, fetchJson } from "./api.js";
-import { drawBar, groupPalette, levels, makeScale, strongest } from "./colour.js";
+import { drawBar, groupPalette, levels, makeScale, scaleNote, strongest } from "./colour.js";
 import { SecondView } from "./compare.js";
 import { count, decimals, element, length, niceLength, number, plus, short, verdictText } from "./format.js";
 import { smoothMap } from "./heatmap.js";
@@ -224,23 +224,24 @@ async function showScore() {
 async function showNumbers(bag, own) {
   const values = await fetchFloats(about(bag.index, `score/${encodeURIComponent(own.name)}`, state.voice));
   const colours = state.run.colours[own.signed ? "signed" : "plain"];
-  const info = (second.open && await second.colour(bag, own, values, colours, get("threshold").value / 100, Boolean(bag.picture))) || own;
+  const info = (second.open && await second.colour(bag, own, colours, get("threshold").value / 100, Boolean(bag.picture), get("range").value / 100)) || own;
   if (bag !== state.bag) return;
-  const scale = makeScale(values, info, colours, Boolean(bag.picture));
+  const scale = makeScale(values, info, colours, Boolean(bag.picture), get("range").value / 100);
   state.score = { info, values, scale };
   state.ranked = { info, values, scale, top: strongest(values, scale, 24) };
   get("bar").hidden = get("bar-labels").hidden = false;
   get("groups").replaceChildren();
-  drawBar(get("bar"), scale);
+  drawBar(get("bar"), scale, values, theme.quiet);
   paint();
   fillStrip();
 }
 
 /** The ends of the colour bar, and what it shows. */
-function labelBar(info, high, smooth) {
+function labelBar(info, scale, smooth) {
+  const high = smooth ? smooth.high : scale.high;
   const ends = info.signed ? [plus(-high), "0", plus(high)] : ["0", "", short(high)];
   ends.forEach((text, k) => { get("bar-labels").children[k].textContent = text; });
-  const notes = [`${info.title}: ${info.hint}`, smooth ? "mean of neighbours" : info.note, second.open && !smooth ? "one scale for both" : ""];
+  const notes = [`${info.title}: ${info.hint}`, smooth ? "mean of neighbours" : "", scaleNote(scale, smooth ? smooth.high / scale.high : 1), second.open && !smooth ? "one scale for both" : ""];
   get("bar-title").textContent = notes.filter(Boolean).join("; ");
 }
 
@@ -282,7 +283,7 @@ function paint() {
   const level = info.group ? Int16Array.from(values) : levels(values, scale, cut);
   const smooth = get("smooth").checked && !info.group ? smoothMap(overlay.bag, values, level, scale) : null;
   overlay.setColours(level, scale.palette, smooth?.canvas);
-  if (!info.group) labelBar(info, smooth ? smooth.high : scale.high, smooth);
+  if (!info.group) labelBar(info, scale, smooth);
   if (second.open && !info.group && second.values) {
     const theirs = levels(second.values, { ...scale, sorted: scale.sorted }, cut);
     second.overlay.setColours(theirs, scale.palette, get("smooth").checked ? smoothMap(overlay.bag, second.values, theirs, scale).canvas : null);
@@ -409,6 +410,7 @@ function listen() {
   get("stage").addEventListener("mouseleave", () => { get("tooltip").hidden = true; });
   get("score").addEventListener("change", async () => { await showScore(); saveState(); });
   get("opacity").addEventListener("input", () => { state.opacity = get("opacity").value; redraw(); saveState(); });
+  get("range").addEventListener("input", async () => { await showScore(); saveState(); });
   get("threshold").addEventListener("input", () => { paint(); saveState(); });
   get("lines").addEventListener("change", redraw);
   get("fit").addEventListener("click", () => viewer.viewport.goHome());

@@ -75,13 +75,13 @@ export class SecondView {
   }
 
   /** Colours by the same score on a scale that both models share; returns its ends, or null where the other model has no such score. */
-  async colour(bag, info, values, colours, cut, overPicture) {
+  async colour(bag, info, colours, cut, overPicture, range) {
     const other = this.account?.scores.find((s) => s.name === info.name);
     if (!other) return null;
     const theirs = await fetchFloats(about(bag.index, `score/${encodeURIComponent(info.name)}`, this.account.voice));
     const high = Math.max(info.high, other.high);
-    const shared = { ...info, high, low: info.signed ? -high : 0 };
-    const scale = makeScale(theirs, shared, colours, overPicture);
+    const shared = { ...info, high, low: info.signed ? -high : 0, linear: Math.max(info.linear, other.linear) };
+    const scale = makeScale(theirs, shared, colours, overPicture, range);
     this.overlay.setColours(levels(theirs, scale, cut), scale.palette);
     this.values = theirs;
     return shared;

@@ -1,5 +1,6 @@
 // The view as a picture file: what is on the screen, with scale bar and colour bar.
 
+import { scaleNote } from "./colour.js";
 import { element } from "./format.js";
 import { get, state, theme } from "./state.js";
 
@@ -8,13 +9,14 @@ function drawCaption(context, ratio, out) {
   const width = out.width / ratio, base = out.height / ratio - 44;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.fillStyle = theme.ground;
-  context.fillRect(0, base, width, 44);
+  context.fillRect(0, base - 20, width, 64);
   context.fillStyle = theme.ink;
   context.font = "13px system-ui, sans-serif";
   context.fillRect(16, base + 12, get("scalebar").firstElementChild.clientWidth, 4);
   context.fillText(get("scalebar").lastElementChild.textContent, 16, base + 34);
-  context.fillText(`${state.entry.id}   ${state.score.info.title}`, 200, base + 26, Math.max(80, width - 390));
-  context.drawImage(get("bar"), width - 176, base + 8, 160, 10);
+  const note = state.score.info.group ? "" : scaleNote(state.score.scale);
+  context.fillText([state.entry.id, state.score.info.title, note].filter(Boolean).join("   "), 200, base + 26, Math.max(80, width - 390));
+  context.drawImage(get("bar"), width - 176, base - 14, 160, 36);
   const labels = [...get("bar-labels").children].map((label) => label.textContent);
   ["left", "center", "right"].forEach((align, k) => { context.textAlign = align; context.fillText(labels[k], width - 176 + 80 * k, base + 34); });
 }

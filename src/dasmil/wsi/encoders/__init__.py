@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dasmil.errors import InputError, unknown_name
+from dasmil.wsi.config import DEFAULT_ENCODER
 from dasmil.wsi.encoders.base import CallableEncoder, Encoder, NullEncoder, PixelEncoder
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ __all__ = ["DEFAULT_ENCODER", "CallableEncoder", "Encoder", "EncoderInfo", "crea
 
 PIXELS = 64
 """Side of the patches whose pixels are kept, where none is said."""
-DEFAULT_ENCODER = "efficientnet-lite0"
 
 
 @dataclass(frozen=True)
