@@ -89,11 +89,10 @@ def _apart(rng: np.random.Generator, kinds: list[int]) -> Array:
     normal, middle = np.array([np.cos(angle), np.sin(angle)]), FIELD_UM / 2
     places = np.empty((len(kinds), 2))
     for i, kind in enumerate(kinds):
-        side = 0.0
-        while abs(side) <= FAR * NEAR_UM / 2:
+        from_middle = np.zeros(2)
+        while abs(from_middle @ normal) <= FAR * NEAR_UM / 2:
             from_middle = rng.uniform(-middle, middle, 2)
-            side = float(from_middle @ normal)
-        places[i] = middle + from_middle * (1 if (side > 0) == (kind == TYPE_A) else -1)
+        places[i] = middle + from_middle * (1 if (from_middle @ normal > 0) == (kind == TYPE_A) else -1)
     return places
 
 
