@@ -95,13 +95,16 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "run").mkdir()
     (folder / "run" / "config.json").write_text("{}")
     (folder / "study.toml").write_text('command = "train"\nlr = [[1]]\n')
+    (folder / "same").mkdir()
     for k in range(8):
-        write_bag(folder / "bags" / f"s{k}.h5", Bag(torch.ones(4, 3), torch.zeros(4, 2), "um", f"s{k}"))
+        write_bag(folder / "same" / f"s{k}.h5", Bag(torch.ones(4, 3), torch.zeros(4, 2), "um", f"s{k}"))
+        write_bag(folder / "bags" / f"s{k}.h5", Bag(torch.full((4, 3), k + 1.0), torch.zeros(4, 2), "um", f"s{k}"))
     for name, classes in (("labels.csv", 2), ("one.csv", 1)):
         (folder / name).write_text("slide,label\n" + "".join(f"s{k},c{k % classes}\n" for k in range(8)))
     return folder
 
 
+SAME = "train --bags same --out out --labels labels.csv"
 TRAIN = "train --bags bags --out out --epochs 1 --labels "
 
 
@@ -116,6 +119,12 @@ TRAIN = "train --bags bags --out out --epochs 1 --labels "
         (TRAIN + "labels.csv --split-seed=-1", 2, "the seed of the split is -1"),
         (TRAIN + "labels.csv --label-column kind", 2, "no column 'kind' for the label"),
         (TRAIN + "none.csv", 2, "no label table none.csv"),
+        (SAME, 1, "same slides: 8 slides"),
+        (SAME + " --lr inf", 2, "lr"),
+        (SAME + " --model auto --set hidden=3", 2, "hidden"),
+        (SAME + " --set hidden=-1", 2, "hidden is -1, expected"),
+        (SAME + " --seeds 0", 2, "seeds are 0"),
+        (SAME + " --split-seed=-1", 2, "the seed of the split is -1"),
         ("plan", 2, "nothing to plan"),
         ("explain", 2, "no run was given"),
         ("predict none --bags bags", 2, "none does not exist"),

@@ -176,6 +176,10 @@ def test_marks_tell_copies_from_others() -> None:
     one, other = kinds[draw.integers(0, 3, 200)], kinds[draw.integers(0, 3, 200)]
     assert not same_content(content(one, places), content(other, draw.uniform(0, 5000, (200, 2))))
     assert content(one[order], places[order] + 1000) == content(one, places)
+    few = np.eye(4, dtype=np.float32)  # a bag of six with the same four types as another
+    one, other = few[[0, 1, 2, 3, 2, 2]], few[[0, 1, 3, 2, 3, 2]]
+    assert not same_content(content(one, places[:6]), content(other, places[6:12]))
+    assert same_content(content(one, places[:6]), content(one[::-1], places[5::-1] + 50))
 
 
 def test_cohorts_that_are_only_listed_are_not_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dasmil.cli.doctor import doctor
+from dasmil.cli.doctor import CheckedCohort, doctor
 from dasmil.data.doctor import Checkup, check_bags
 from dasmil.data.labels import LabelRow
 from dasmil.data.scale import Scale, Scales
@@ -193,7 +193,7 @@ def test_command_prints_a_table_and_returns_the_exit_code(tmp_path: Path, capsys
     printed = capsys.readouterr().out
     assert "1 files, 24 tiles, 24 to 24 in a bag" in printed
     assert "Nothing wrong found." in printed
-    assert doctor(tmp_path / "bags", labels=labels, json=True) == 1
+    assert doctor(tmp_path / "bags", cohort=CheckedCohort(labels=labels), json=True) == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["healthy"] is False
     assert answer["rows"][0]["slide"] == "a"

@@ -148,6 +148,7 @@ def test_two_seeds_stand_side_by_side_on_one_scale(page: Page, two_seeds: Viewer
     assert f"{other.probability:.2f}" in page.inner_text("#second-caption")
     assert "it was trained on this bag" in page.inner_text("#second-caption")
     high = max(float(np.abs(e.explanation.contributions.numpy()).max()) for e in (first, other))
+    wait_until(page, "document.getElementById('bar-title').textContent.includes('one scale for both')")
     shown = page.locator("#bar-labels span").nth(2).inner_text()
     assert float(shown) == pytest.approx(high, rel=0.01)
     page.wait_for_timeout(600)

@@ -77,6 +77,7 @@ def refuse(findings: Iterable[Finding], accepted: Sequence[str]) -> None:
         raise DataError("; ".join(f"{one.check}: {one.message}" for one in wrong) + way)
 
 
+ALMOST_ALL = 0.9  # of the instances of a slide differ: a few tiles may be blank
 MARKS = 16  # of a bag: enough to tell whether it shares half of its instances with another
 
 
@@ -84,13 +85,14 @@ def content(features: np.ndarray, coords: np.ndarray) -> str:
     """What tells a bag from others, whatever it is called: the smallest hashes of its instances.
 
     Of the features alone, in half precision, so that a copy with instances in another order, moved, cropped or stored
-    in float16 is still known; where instances share few values (types of cells) with their positions in the bag.
+    in float16 is still known. With their positions in the bag where instances share values (types of cells) or are few:
+    other bags may have the same.
     """
     rows = features.reshape(len(features), -1)
     with np.errstate(over="ignore"):
         rows = rows if rows.dtype == np.uint8 else rows.astype(np.float16) + np.float16(0)  # -0 is 0
     marks = _marks(rows)
-    if len(rows) < 4 or len(marks) < len(rows) / 2:
+    if len(rows) < MARKS or len(marks) < ALMOST_ALL * len(rows):
         places = np.round((coords - coords.min(0)).astype(np.float64), 1) + 0.0
         marks = _marks(np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in (rows, places)], axis=1))
     return " ".join(sorted(marks)[:MARKS])

@@ -119,6 +119,11 @@ def fingerprint(bag_ids: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(sorted(bag_ids)).encode()).hexdigest()[:16]
 
 
+def check_split_seed(seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise InputError(f"the seed of the split is {shown(seed)}, expected a whole number from 0 on")
+
+
 def _deal(patients: Sequence[str], labels: Sequence[Hashable], shares: Sequence[float], seed: int) -> list[list[int]]:
     """Give each patient, largest first and in random order among equals, to the part that lacks its classes most."""
     classes = {name: i for i, name in enumerate(dict.fromkeys(labels))}
@@ -132,8 +137,7 @@ def _deal(patients: Sequence[str], labels: Sequence[Hashable], shares: Sequence[
     wanted = np.outer(np.asarray(shares), total)
     held = np.zeros_like(wanted)
     order = list(members)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"the seed of the split is {shown(seed)}, expected a whole number from 0 on")
+    check_split_seed(seed)
     rng = np.random.default_rng(seed)
     rng.shuffle(order)
     # Patients of rare classes first: they are the ones that are hard to deal evenly.

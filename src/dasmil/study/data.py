@@ -43,7 +43,9 @@ class StudyData:
 
     def __post_init__(self) -> None:
         from dasmil.data import list_datasets
+        from dasmil.data.splits import check_split_seed
 
+        check_split_seed(self.split_seed)
         sources = (("--data", self.data), ("--bags", self.cohort.bags), ("--features", self.features))
         named = [flag for flag, value in sources if value]
         if len(named) > 1:

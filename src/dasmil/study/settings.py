@@ -24,13 +24,15 @@ def gather_settings(
     assignments: Mapping[str, Any],
     data_preset: str | None = None,
 ) -> Settings:
-    """Recipe first, then settings of training, then assignments of either kind; every name is checked.
+    """Recipe first, then settings of training, then assignments of either kind; names and values are checked.
+
+    So wrong settings stop a command before it reads a file.
 
     preset: the one that was asked for; else it is the recipe's, else ``data_preset``, which came with the data.
     """
     from dasmil.errors import unknown_name
     from dasmil.models import MODELS
-    from dasmil.train.config import TrainingConfig
+    from dasmil.train.config import TrainingConfig, training_config
     from dasmil.train.fit_auto import AUTO
     from dasmil.train.recipes import load_recipe
 
@@ -54,21 +56,25 @@ def gather_settings(
         if name in TrainingConfig.model_fields:
             training[name] = value
         elif name in known:
-            options[name] = value
+            options[name] = known[name].check(value)
         else:
             raise unknown_name(
                 f"setting of training or option of {model}", name, [*TrainingConfig.model_fields, *known]
             )
+    training_config(training)
     return Settings(training, options, preset)
 
 
 def _of_auto(
     recipe: str | None, preset: str | None, settings: Mapping[str, Any], assignments: Mapping[str, Any]
 ) -> Settings:
-    """Default training takes no recipe, preset or option of a single model; `dasmil.fit` checks the settings."""
+    """Default training takes no recipe, preset or option of a single model."""
     from dasmil.errors import InputError
+    from dasmil.train.fit_auto import auto_config
 
     for what, value in (("--recipe", recipe), ("--preset", preset)):
         if value is not None:
             raise InputError(f"{what} {value} is for a single model: give --model too, for example --model das-mil")
-    return Settings({**settings, **assignments}, {}, None)
+    training = {**settings, **assignments}
+    auto_config(training)
+    return Settings(training, {}, None)

@@ -23,6 +23,7 @@ from dasmil.study.settings import Settings, gather_settings
 from dasmil.study.spec import CohortSpec
 from dasmil.study.units import train_on_engine
 from dasmil.train.fit_auto import default_model
+from dasmil.train.job import seeds_of
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
@@ -131,6 +132,7 @@ def train_study(
     watch: Watch = unseen,
 ) -> Run:
     """Train on whatever the source gives: in this process, or its folds on an engine; then summary and report."""
+    seeds_of(seeds)
     if engine is not None and log is not None:
         raise InputError("--log is for training in this process: leave --jobs and --engine out, or --log")
     spec = replace(spec, memory_gb=chosen.training.get("memory_gb", spec.memory_gb))

@@ -142,8 +142,13 @@ def _write(
 def _checked(given: Given, runs: Sequence[RunSpec] | None) -> TrainingConfig:
     if given.preset is not None or given.options or runs is not None:
         raise InputError("presets, options and learning rates belong to a single model: name it, for example das-mil")
-    config = training_config(given.settings)
-    if others := sorted(set(given.settings) - set(SETTINGS) - {"tensorboard"}):
+    return auto_config(given.settings)
+
+
+def auto_config(settings: Mapping[str, Any]) -> TrainingConfig:
+    """The settings that default training takes; any other is refused."""
+    config = training_config(settings)
+    if others := sorted(set(settings) - set(SETTINGS) - {"tensorboard"}):
         raise InputError(
             f"{others[0]} is a setting of a single model, which default training (auto) does not take: leave it out, "
             "or name a model, for example --model das-mil"
