@@ -22,7 +22,7 @@ COPIES = {  # page of the site: the file that it is
     "security.md": "SECURITY.md",
 }
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-WHERE_NEW_PAGES_GO = "Do"
+WHERE_NEW_PAGES_GO = "How to"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -34,8 +34,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for section in config.nav:
         if WHERE_NEW_PAGES_GO in section:
             section[WHERE_NEW_PAGES_GO] += new
-        if "Know" in section:
-            section["Know"] += [page for page in COPIES if page not in named]
+        if "Background" in section:
+            section["Background"] += [page for page in COPIES if page not in named]
     return config
 
 
