@@ -37,7 +37,9 @@ class Readability:
 def prose(markdown: str) -> list[str]:
     """The sentences of a page."""
     for pattern in BLOCKS:
-        markdown = re.sub(pattern, "\n\n", markdown, flags=re.DOTALL | re.MULTILINE if "```" in pattern else re.MULTILINE)
+        markdown = re.sub(
+            pattern, "\n\n", markdown, flags=re.DOTALL | re.MULTILINE if "```" in pattern else re.MULTILINE
+        )
     markdown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", markdown)
     markdown = re.sub(r"`[^`]*`", "code", markdown)
     markdown = re.sub(r"^\s*(?:[-*]|\d+\.) ", "\n\n", markdown, flags=re.MULTILINE)
