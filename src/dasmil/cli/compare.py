@@ -53,11 +53,11 @@ def compare(
     models
         Models to train on --bags, separated by commas (default: das-mil,sa,ab-mil,clam-sb,mean-pool).
     folds
-        Folds of the cross-validation, by patient, stratified by class; the same for all models.
+        Number of cross-validation folds by patient, stratified by class; the same for all models.
     split_seed
-        Which patients go into which fold.
+        Seed of the assignment of patients to folds.
     seeds
-        Runs of each model that differ only in their random numbers.
+        Number of runs of each model that differ only in their random numbers.
     recipe
         A set of settings, for all models alike.
     epochs
@@ -68,7 +68,7 @@ def compare(
         name=value,value,...: what every fold of every model chooses by its validation bags; may be given several times.
         Without it: lr=0.0002,0.001,0.005.
     same_settings
-        Choose nothing: all models are trained with the same settings.
+        Train all models with the same settings instead of choosing among them.
     space_test
         Score every model again with shuffled coordinates and with shuffled rows.
     set

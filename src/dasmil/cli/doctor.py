@@ -59,8 +59,8 @@ def doctor(
     Parameters
     ----------
     bags
-        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow or slide2vec, told apart
-        automatically), or cells: a table (.csv, .parquet, .h5ad), or a folder of files (QuPath, GeoJSON, Xenium, zarr).
+        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow or slide2vec; the format is
+        recognised), or cells: a table (.csv, .parquet, .h5ad), or a folder of files (QuPath, GeoJSON, Xenium, zarr).
     device
         Check this device (cuda, cuda:1, mps, cpu) instead of a folder: every backend of the operator against chunked in
         float64, output and gradients, and a table of speeds. Takes a few minutes, most of them to compile kernels.

@@ -21,26 +21,26 @@ class EngineArguments:
     Parameters
     ----------
     engine
-        local: processes on this machine; ray: a Ray cluster; slurm: jobs of a Slurm cluster.
+        Where units of work run: local (processes on this machine), ray (a Ray cluster) or slurm (jobs of a cluster).
     jobs
-        Units at once. Default: one on this machine (reproduce: one per core), on a cluster as many as it takes. 0: one
+        Number of units at once. Default: one on this machine (reproduce: one per core), no limit on a cluster. 0: one
         per core, or per GPU with --gpus.
     threads
-        Cores of one unit. Default: one; all cores when one unit runs at a time on this machine.
+        Number of cores of one unit. Default: one, or all cores if one unit runs at a time on this machine.
     gpus
-        GPUs of one unit: 1, or on one machine and on Ray a fraction (0.25: four units share a GPU).
+        Number of GPUs of one unit; on one machine and on Ray also a fraction (0.25: four units share a GPU).
     retries
-        How often a unit whose process died, or that failed for an unexpected reason, is tried again.
+        Number of further tries of a unit whose process died or that failed unexpectedly.
     ray_address
-        The Ray cluster to join (auto, or HOST:PORT); without it one is started on this machine.
+        Ray cluster to join (auto, or HOST:PORT). Default: start one on this machine.
     slurm_partition
         Partition of the Slurm jobs.
     slurm_time
-        Minutes that one Slurm job may take.
+        Time limit of one Slurm job in minutes.
     slurm_memory
-        GB of memory of one Slurm job.
+        Memory of one Slurm job in GB.
     slurm_local
-        Run the Slurm jobs as processes on this machine, to try a command out.
+        Run the Slurm jobs as processes on this machine, to test a command.
     """
 
     engine: Literal["local", "ray", "slurm"] = "local"

@@ -21,12 +21,12 @@ def evaluate(
     mnist_dir: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Score every seed of a run and their ensemble on labelled bags; thresholds are those chosen in training.
+    """Score every seed of a run and their ensemble on labelled bags, at the thresholds chosen in training.
 
-    The run's own locked test set then also stands in its report, unless the run is a cross-validation.
+    Without --bags this opens the run's locked test set and adds its scores to the report (not for a cross-validation).
 
-    With --bags and --labels it scores other bags. They are read as those of the run were (columns, features,
-    classes); what is given here counts before that.
+    With --bags and --labels it scores other bags. Columns, features and classes are read as in training, unless given
+    here.
 
     Example: dasmil evaluate runs/collage --split test-large
 

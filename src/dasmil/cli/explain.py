@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from dasmil.cli.cohort_arguments import BagArguments
 
-app = App(name="explain", help="Say which instances, at which distances, decided.")
+app = App(name="explain", help="Explain a prediction: which instances decided, at which distances?")
 Flag = Annotated[bool, Parameter(negative="")]
 
 
@@ -60,7 +60,7 @@ def explain(
         The bag to explain: its feature file, or its name in the run's predictions.csv (so a patient with all slides, or
         a bag of a table of cells), or its name among those of --bags.
     slide
-        The slide it was made from, for the picture under the map; without it the map has a plain ground.
+        The slide of the bag, for the picture under the map. Without it the map has a plain background.
     data
         Instead of --bag: a built-in data set (default: that of the run), with --split and --index.
     protocol
@@ -72,7 +72,8 @@ def explain(
     output
         Folder for the files (default for one bag: explanation-BAG); other questions write files only when it is given.
     seed
-        Which seed's model (default: the first). Of a cross-validation it is that of the fold that held the bag out.
+        Seed of the model (default: the first). In a cross-validation, the fold that did not train on the bag explains
+        it.
     score
         Score on the map: contribution, pairs, support, distance, taken, attention or winner-attention.
     method
@@ -84,12 +85,12 @@ def explain(
     top
         Pairs to list.
     distances
-        The learned distance over all seeds of the run, as table and plot.
+        Print and plot the learned distances of all seeds.
     space_test
         Shuffle, scale, rotate and mirror the coordinates of labelled bags and compare AUROC; on a cohort of your own
-        this opens its locked test set, which is counted; each fold of a cross-validation scores what it held out.
+        this opens its locked test set, which is counted; each fold of a cross-validation scores its test bags.
     key_instances
-        AUROC of the instance scores against known key instances; runs that --output already holds are not done again.
+        AUROC of the instance scores against known key instances. Runs that are in --output already are skipped.
         Your own cohort needs files with a dataset key_instances; its locked test set is opened and counted.
     annotations
         Folder of annotations named after their slides (QuPath's GeoJSON, ASAP's XML, CSV points): AUROC, Dice and FROC

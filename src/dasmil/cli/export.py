@@ -27,9 +27,9 @@ def export(run: Path, *, onnx: Path, seed: int | None = None, fold: int | None =
     onnx
         The file to write.
     seed
-        Of a run with several seeds: which one; default the first.
+        Seed to export (default: the first).
     fold
-        Of a cross-validation: the model of which fold; it must be named, because the folds are different models.
+        Fold to export. Required for a cross-validation, because its folds are different models.
     """
     from dasmil.errors import InputError
     from dasmil.models import read_model

@@ -37,24 +37,24 @@ def predict(
     output
         CSV to write: bag_id, probability (of the positive class), prediction (1 from the run's threshold on), class
         (its name), probability_sd (over the models), logit, and the probability of every class by its name. Survival:
-        risk, risk_sd and the probability to live past the times of the run's figures; a number: itself. A run that
-        is not told from chance, or that a simple rule beats, repeats this in a last column, caveat.
+        risk, risk_sd and survival probabilities at the run's times. A number: the number. The last column, caveat,
+        says if the run is no better than chance or a simple rule is better.
     mpp
-        Micrometres per level-0 pixel, where the files do not say (those of the run's folder: as the run was told).
+        Micrometres per level-0 pixel, if the files do not state it (files of the run's folder: as in training).
     tile_um
         Edge of a tile in micrometres, where the files do not say.
     scale_table
         CSV with slide and any of mpp, tile_um, for slides that differ.
     per_patient
-        Join the slides of a patient, each a section; so it is without being asked where the run was trained like this.
+        Join the slides of a patient, each as a section. This is automatic if the run was trained so.
     slide_table
-        CSV with slide and patient, where bag files do not name their patient. A patient of whom a slide has no file
-        is predicted without it and named.
+        CSV with slide and patient, if bag files do not name their patient. A patient with a missing slide is predicted
+        from the others and named.
     strict
-        Refuse slides that cannot be read, instead of leaving them out: then they are rows of the CSV without a
-        probability, with the reason, and the exit code is 1.
+        Stop if a slide cannot be read. Default: its row has the reason instead of a probability, and the exit code
+        is 1.
     accept
-        Go on despite these errors of dasmil doctor, by their names separated by commas: mixed-encoders, swapped-axes.
+        Accept these errors of `dasmil doctor`, by name, separated by commas: mixed-encoders, swapped-axes.
     """
     from dasmil.cli.display import code_of, say
     from dasmil.files import for_spreadsheets, write_csv

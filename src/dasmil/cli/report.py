@@ -6,12 +6,12 @@ from pathlib import Path
 
 from cyclopts import App
 
-app = App(name="report", help="Write the page of a run again.")
+app = App(name="report", help="Write the report of a run again.")
 
 
 @app.default
 def report(run: Path) -> None:
-    """Write the page of a run again, from the files in its folder: after an update, or where it could not be written.
+    """Write the report of a run again from its files, for example after an update.
 
     Example: dasmil report runs/mine
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="run", help="Do what a study file says.")
+app = App(name="run", help="Run a study file.")
 
 
 @app.default
@@ -16,7 +16,7 @@ def run(
     *more: Annotated[str, Parameter(allow_leading_hyphen=True)],
     check: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Do what a study file says: one command with its options under headings, in TOML.
+    """Run a study file: one command with its options under headings, in TOML.
 
     Every command writes such a file with --write-config FILE, and train, search and compare keep one in --out
     (study.toml). Paths in it count from the folder of the file. Names and values are checked before anything is done,
@@ -29,7 +29,7 @@ def run(
     study
         The file: command = "train", and options as in `dasmil train --help`, with underscores.
     more
-        Further options of that command, which overrule the file.
+        Further options of that command, which override the file.
     check
         Only check the file, and print the command that it stands for.
     """

@@ -51,24 +51,24 @@ def search(
     out
         Folder for the journal, the list of trials and the final run (or one per fold).
     model
-        One of `dasmil models`.
+        A name from `dasmil models`.
     data
         Built-in data: mnist-collage, mnist-collage-inv or mnist-bags.
     protocol
-        Of built-in data: clean or published (which has no validation bags and cannot be searched).
+        Splits of the built-in data: clean, or published (which has no validation bags and cannot be searched).
     mnist_dir
         Folder with the four MNIST idx files.
     folds
-        Nested cross-validation with this many folds by patient.
+        Number of folds of a nested cross-validation by patient.
     split_seed
-        Which patients go into which split or fold.
+        Seed of the assignment of patients to splits or folds.
     metric
-        What is compared on the validation bags: auroc (the default), balanced_accuracy or loss; of survival c_index, of
-        a number r2 or spearman, of several targets macro.
+        Score of the validation bags: auroc (default), balanced_accuracy or loss; survival: c_index; a number: r2 or
+        spearman; several targets: macro.
     search_seeds
-        Runs per setting while searching.
+        Number of runs per setting while searching.
     seeds
-        Runs of the chosen setting.
+        Number of runs of the chosen setting.
     recipe
         A set of settings to start from.
     preset

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from dasmil.cli.cohort_arguments import CohortArguments
 from dasmil.cli.engine_arguments import EngineArguments
 
-app = App(name="space", help="Test whether positions matter: which types of instances, at which length.")
+app = App(name="space", help="Test whether positions matter, for which types of instances, at which length.")
 
 
 @app.default
@@ -44,16 +44,16 @@ def space(
     types
         Types of instances to find by k-means on the features. Default: the cohort's own categories, else 8.
     lengths
-        Lengths to look at, in the unit of the positions, separated by commas. Default: 12, from the spacing of
+        Lengths to test, in the unit of the positions, separated by commas. Default: 12, from the spacing of
         instances to a quarter of the extent of a section.
     permutations
-        Permutations of each kind, each with everything fitted again.
+        Number of permutations of each kind; everything is fitted again in each.
     no_power
-        Leave out the planted differences that say what the cohort could have shown.
+        Skip the power analysis (planted differences).
     no_write_back
-        Leave out instances.csv.gz and cells.h5ad.
+        Do not write instances.csv.gz and cells.h5ad.
     seed
-        Of all random numbers.
+        Seed of all random numbers.
     json
         Print all figures as JSON.
     """

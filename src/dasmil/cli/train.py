@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from dasmil.cli.cohort_arguments import BAGS, BUILT_IN, TRAINING, CohortArguments
 from dasmil.cli.engine_arguments import EngineArguments
 
-app = App(name="train", help="Train a model on bags, several seeds at once.")
+app = App(name="train", help="Train on bags and write a run folder with a report.")
 
 
 @app.default
@@ -49,10 +49,10 @@ def train(
     resume: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Train a model on bags, several seeds at once, and write a run directory with a report.
+    """Train on bags and write a run folder with a report.
 
-    The same --threads give the same result bit for bit. With --folds, --jobs and --engine spread the folds over
-    processes or machines.
+    Without --model, the simplest model is chosen that predicts as well as the best in cross-validation. A seed and the
+    same --threads give the same result bit for bit. --jobs and --engine spread --folds over processes or machines.
 
     Examples:
 
@@ -65,59 +65,58 @@ def train(
     out
         Folder for the run: configuration, curves, predictions, weights, report.html.
     model
-        auto, or one of `dasmil models`. auto judges simple regressions, attention and DAS-MIL by cross-validation over
-        the training patients and keeps the simplest good one. Default: auto; das-mil with --data or with any option of
-        a single model (--recipe, --preset, --epochs, --set, ...); with --features all models of the paper's table.
+        auto, or a name from `dasmil models`. auto compares simple regressions, attention and DAS-MIL by
+        cross-validation over the training patients and keeps the simplest good one. Default: auto; das-mil with --data
+        or any option of a single model (--recipe, --preset, --epochs, --set); with --features the paper's models.
     data
         Built-in data: mnist-collage, mnist-collage-inv or mnist-bags.
     protocol
-        Of built-in data: clean (independent sets), or published (the paper's split, which leaks).
+        Splits of the built-in data: clean (independent sets) or published (those of the paper, which leak).
     mnist_dir
-        Folder with the four MNIST idx files; without it the digits that come with dasmil are used.
+        Folder with the four MNIST idx files. Default: the digits that come with dasmil.
     folds
-        Of one's own bags: cross-validation with this many folds by patient, stratified by class.
+        Number of cross-validation folds, stratified by class. Patients are never split across folds.
     split_seed
-        Of one's own bags: which patients go into which split or fold.
+        Seed of the assignment of patients to splits or folds.
     test
-        Of one's own bags: score the locked test set right after training (it is counted). Not with --folds.
+        Score the locked test set right after training. Each opening is counted. Not with --folds.
     features
         With --recipe camelyon16: folder of CAMELYON16 features; needs --reference.
     reference
         With --recipe camelyon16: the challenge's reference.csv with the labels of the test slides.
     seeds
-        Number of runs that differ only in their random numbers; they train together.
+        Number of runs that differ only in their random numbers. They train together.
     recipe
-        A set of settings: paper, tuned or camelyon16. Other options overrule it.
+        Named set of settings: paper, tuned or camelyon16. Other options override it.
     preset
-        Sizes of the model as in the paper: mnist-collage or camelyon16.
+        Model sizes of the paper: mnist-collage or camelyon16.
     epochs
-        Passes over the training bags.
+        Number of passes over the training bags.
     lr
         Learning rate.
     weight_decay
         Weight decay.
     optimizer
-        adamw, adam or radam.
+        Optimiser: adamw, adam or radam.
     schedule
-        constant, linear, cosine, or hold-linear (constant for two thirds, then down to 0).
+        Learning rate schedule: constant, linear, cosine, or hold-linear (constant for two thirds, then down to 0).
     selection
-        Which epoch is kept: last, or best-val (best on the validation bags).
+        Epoch to keep: last, or best-val (best on the validation bags).
     early_stopping
         Stop after this many epochs without a better validation score.
     device
-        auto, cpu, cuda or mps.
+        Device: auto, cpu, cuda or mps.
     set
-        Any option of the model or setting of training, as name=value: --set hidden=20 --set clip=1.0
+        Any model option or training setting, as name=value: --set hidden=20 --set clip=1.0
     tensorboard
-        Also write TensorBoard events; as --log tensorboard.
+        Also write TensorBoard events (the same as --log tensorboard).
     log
-        Also send the curves to tensorboard, wandb or mlflow (extras of these names): into the run's folder, unless
-        WANDB_MODE or MLFLOW_TRACKING_URI say otherwise. Default: nowhere.
+        Also log the curves to tensorboard, wandb or mlflow (extras of these names). Files go to the run folder unless
+        WANDB_MODE or MLFLOW_TRACKING_URI is set.
     baselines
-        Of one's own bags: also fit three rules without a network on the same training bags (seconds), which the report
-        has beside the model; --no-baselines leaves them out.
+        Also fit simple baselines on the same training bags and show them in the report. Takes seconds.
     resume
-        Go on with the run in --out after an interruption.
+        Resume the run in --out after an interruption.
     json
         Print the results as JSON.
     """

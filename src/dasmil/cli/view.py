@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-app = App(name="view", help="Look at bags and what decided, in the browser.")
+app = App(name="view", help="Show bags and what decided in the browser; list all runs of a folder.")
 
 
 @app.default
@@ -30,7 +30,7 @@ def view(
     port: int = 0,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
 ) -> None:
-    """Look at bags and what decided, in the browser.
+    """Show bags and what decided in the browser.
 
     A page served on this machine only (127.0.0.1): the list of bags, the slide with its instances coloured by what they
     contributed, and, on a click, what an instance attends to at which distance. Ctrl-C ends it.
@@ -48,21 +48,21 @@ def view(
     Parameters
     ----------
     run: Path
-        Run directory written by dasmil train; of a cross-validation, each bag by the fold that held it out. Of a
-        folder of runs, a page that lists them all.
+        Run folder of dasmil train (in a cross-validation each bag is explained by the fold that did not train on it),
+        or a folder of runs: a page that lists them all.
     model: Path
         A model file, instead of a run; needs --bags.
     bags: Path
         Folder of feature files to show, with --model or instead of the bags of the run; of a run that was trained on a
         table of cells, another such table.
     slides: Path
-        Folder with the slides; a slide belongs to the bag of the same name. Without it: a plain ground.
+        Folder with the slides; a slide belongs to the bag of the same name. Default: a plain background.
     compare: list[Path]
         Further runs (or model files) that can be chosen in the page, for example to stand beside the first.
     seed: int
-        Which seed of the run explains; default the first. The others can be chosen in the page, or stand beside it.
+        Seed that explains (default: the first). The page can show the others too.
     split: list[str]
-        Which sets of the run to list; default all that it predicted, test sets first. Not with --bags.
+        Sets of the run to list (default: all that it predicted, test sets first). Not with --bags.
     mpp: str
         Micrometres per level-0 pixel, where foreign feature files do not say.
     tile_um: float

@@ -47,77 +47,75 @@ class BagSpec:
     Parameters
     ----------
     bags
-        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow or slide2vec, told apart
-        automatically), or cells: a table (.csv, .parquet, .h5ad), or a folder of files (QuPath, GeoJSON, Xenium, zarr).
+        Folder of feature files (dasmil, CLAM, TRIDENT, STAMP, marugoto, slideflow or slide2vec; the format is
+        recognised), or cells: a table (.csv, .parquet, .h5ad) or a folder of files (QuPath, GeoJSON, Xenium, zarr).
     labels
-        Table (CSV, Excel, Parquet) with slide, label, and optionally patient and split; also CLAM's and STAMP's.
+        Table (CSV, Excel, Parquet) with slide, label, and optionally patient and split. CLAM's and STAMP's work too.
     slide_table
-        STAMP's slide table (patient, file name), when --labels is its table of patients; without labels, which slides
-        belong to which patient.
+        Table of slides and their patients, if --labels is a table of patients (as STAMP's), or without labels.
     slide_column
-        Name of the column with the slide, where it is not recognised.
+        Column with the slide, if it is not recognised.
     label_column
-        Name of the column with the label.
+        Column with the label.
     patient_column
-        Name of the column with the patient.
+        Column with the patient.
     classes
-        Class names in order, separated by commas (or a list); the first is class 0. Default: numbers by value, words by
-        alphabet, of two the positive one last.
+        Class names in order, separated by commas; the first is class 0. Default: numbers by value, words by alphabet,
+        the positive one of two last.
     mpp
-        Micrometres per level-0 pixel, where the files do not say; 'nominal' takes 10 um / magnification.
+        Micrometres per level-0 pixel, if the files do not state it; 'nominal' means 10 um / magnification.
     tile_um
-        Edge of a tile in micrometres, where the files do not say.
+        Edge of a tile in micrometres, if the files do not state it.
     scale_table
-        CSV with slide and any of mpp, tile_um, width_px, height_px, for slides that differ.
+        CSV with slide and any of mpp, tile_um, width_px, height_px, if slides differ.
     task
         classification (the label column), survival (--time-column, --event-column), regression or multilabel
         (--target-columns). Default: what the given columns say.
     time_column
-        Survival: the column with the time until the event, or until the slide's patient was last seen.
+        Survival: column with the time until the event, or until the patient was last seen.
     event_column
-        Survival: the column that says whether the event was seen: 1 or 0, true or false, dead or alive.
+        Survival: column that says whether the event was seen: 1 or 0, true or false, dead or alive.
     time_unit
-        What times (or the number of a regression) count, as the report calls it: days, months.
+        Unit of the times (or of a regression's number) in the report: days, months.
     survival
         Survival: hazards (bins of time, one output each) or cox (one log-risk).
     time_bins
-        Survival: how many bins the event times of the training slides are cut into (4).
+        Survival: number of bins of the event times (4).
     times
-        Survival: times at which AUROC and calibration are given, separated by commas. Default: three that split the
-        events of the table in quarters.
+        Survival: times for AUROC and calibration, separated by commas. Default: the quartiles of the event times.
     target_columns
         Regression: the column with the number. Several targets: columns separated by commas; a column of words or of
         at most 10 different values is classes, else a number, unless name:classes or name:number says so.
     number_loss
         Regression: huber or squared.
     per_patient
-        One bag per patient: its slides become sections, between which there is no distance.
+        Join the slides of a patient into one bag. Each slide is a section; sections have no distance between them.
     max_instances
-        Use at most this many instances of a bag, drawn at random (the paper: 6,000). Default: all.
+        Use at most this many random instances of a bag (the paper: 6,000). Default: all.
     strict
-        Stop when a slide has no label, a label no slide or a slide cannot be read, instead of leaving it out.
+        Stop if a slide has no label, a label has no slide, or a slide cannot be read. Default: leave it out.
     accept
-        Go on despite these errors of dasmil doctor, by their names separated by commas: mixed-encoders, same-slides.
+        Accept these errors of `dasmil doctor`, by name, separated by commas: mixed-encoders, same-slides.
     bag_column
-        In a table of cells: the column that names the bag.
+        Column that names the bag.
     x_column
-        In a table of cells: the column with x (default: x).
+        Column with x (default: x).
     y_column
-        In a table of cells: the column with y (default: y).
+        Column with y (default: y).
     one_hot
-        In a table of cells: a column of categories (cell types) to use as features.
+        Column of categories (cell types) to use as features.
     feature_columns
-        In a table of cells: columns of numbers to use as features, separated by commas.
+        Columns of numbers to use as features, separated by commas.
     unit
-        In a table of cells that does not say it itself: what positions count, um or px (px needs --mpp).
+        Unit of the positions, if the table does not state it: um or px (px needs --mpp).
     roi
-        Annotations: only instances at least half inside are used. A folder of files named after their slides (QuPath's
+        Annotations: use only instances at least half inside. A folder of files named after their slides (QuPath's
         GeoJSON, ASAP's XML, CSV with x, y and class), or one CSV with a column slide. Slides without a file are used
         whole.
     roi_class
         Classes of --roi that count, separated by commas; default all.
     exclude
-        Annotations, as --roi: instances at least half inside are left out.
+        Annotations, as --roi: leave out instances at least half inside.
     exclude_class
         Classes of --exclude that count, separated by commas; default all.
     """
@@ -323,7 +321,7 @@ class CohortSpec(BagSpec):
     Parameters
     ----------
     positive
-        Of two classes the positive one, class 1. Default: by the usual words (tumour, not normal), else the larger
+        Positive class of two, class 1. Default: by the usual words (tumour, not normal), else the larger
         number or the later in the alphabet.
     split_column
         Name of the column with train, val or test.
