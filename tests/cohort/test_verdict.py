@@ -81,11 +81,11 @@ def test_labels_without_meaning_nothing_found_and_no_distance_without_that(blind
     judged = verdict(blind)
     assert not judged.told
     page = blind.report.read_text()
-    assert first_sentence(blind).startswith(("Nothing found: DAS-MIL is not told from chance", "The "))
+    assert first_sentence(blind).startswith(("No signal detected: DAS-MIL is no better than chance", "The "))
     assert judged.text in page.replace("&#39;", "'")
-    assert "φ(δ) of a model not told from chance" in page
+    assert "φ(δ) of a model no better than chance" in page
     assert "Halfway at" not in page
-    assert "halfway" not in re.sub(r"Where φ is halfway, epoch by epoch[^<]*not told from chance", "", page)
+    assert "halfway" not in re.sub(r"Where φ is halfway, epoch by epoch[^<]*no better than chance", "", page)
     assert "What to do next" in page
     assert f"dasmil train --bags {blind.origin['cohort']['bags']}" in page  # pyright: ignore[reportTypedDictNotRequiredAccess]
     assert "--folds 5 --seeds 3" in page
@@ -103,10 +103,10 @@ def test_everything_that_speaks_for_the_run_carries_its_caveat(blind: Run, tmp_p
     assert all(0 <= float(row["probability"]) <= 1 for row in rows)
     bag = sorted(Path(bags).glob("*.h5"))[0]
     assert command("explain", blind.path, "--bag", bag, "-o", tmp_path / "e") == 0
-    assert "Caveat of the run: Nothing found" in " ".join(capsys.readouterr().out.split())
+    assert "Caveat of the run: No signal detected" in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "e" / "explanation.html").read_text()
     assert caveat in page
-    assert "φ(δ) of a model not told from chance" in page
+    assert "φ(δ) of a model no better than chance" in page
     for place in (blind.path, next(iter(blind.seeds.values())).path, next(iter(blind.seeds.values())).model_file):
         found = verdict_of(place)
         assert found is not None
@@ -155,8 +155,8 @@ def test_a_perfect_score_of_three_against_three_is_not_told_from_chance(tmp_path
     judged = verdict(run)
     assert smallest_auroc([(3, 3)]) is None
     assert not judged.told
-    assert judged.text == "Too few bags to tell anything from chance: AUROC 1.000 on val (6 bags)."
-    assert not judged.by_heart  # a perfect score on others is no sign of it
+    assert judged.text == "Too few bags to show that anything is better than chance: AUROC 1.000 on val (6 bags)."
+    assert not judged.overfits  # a perfect score on others is no sign of it
     assert run.summary.get("chance_seeds") == []
     steps = [command for _, command in next_steps(run, judged)]
     assert len(steps) == 1

@@ -27,7 +27,7 @@ def test_the_parts_of_a_hundred_patients() -> None:
     assert folds.to_find is not None
     assert folds.smallest < folds.to_find < 0.75
     text = showing_text([val, test, folds], ["a", "b"])
-    assert text.startswith("An AUROC is told from chance (95 %) on val (")
+    assert text.startswith("An AUROC is better than chance (95 %) on val (")
     assert "5 folds, their mean (50 + 50 patients): from 0.62 on, likely if the true one is 0.6" in text
 
 

@@ -147,14 +147,14 @@ def test_the_learned_distance_is_that_of_the_run(trained: Path, pages: dict[str,
     run = Run.read(trained / "binary")
     assert (length in text) == verdict(run).told
     assert "true threshold" not in text
-    sure, doubtful = phi_picture(run), phi_picture(run, None, "Nothing found: no luck.")
+    sure, doubtful = phi_picture(run), phi_picture(run, None, "No signal detected: no luck.")
     assert sure is not None
     assert doubtful is not None
     assert length in sure.caption
-    assert "not told from chance" not in sure.svg
-    assert doubtful.caption.startswith("Nothing found: no luck. These lines")
+    assert "no better than chance" not in sure.svg
+    assert doubtful.caption.startswith("No signal detected: no luck. These lines")
     assert "alfway" not in doubtful.caption
-    assert "of a model not told from chance" in doubtful.svg
+    assert "of a model no better than chance" in doubtful.svg
     assert "halfway" not in doubtful.svg
 
 

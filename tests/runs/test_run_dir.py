@@ -302,7 +302,7 @@ def test_a_run_that_learned_by_heart_is_named(tmp_path, capsys):
         summary = json.loads((out / "summary.json").read_text())
         assert summary["chance_seeds"] == expected
         write_report(out)
-        assert ("learned by heart" in (out / "report.html").read_text()) == bool(expected)
+        assert ("the model overfits" in (out / "report.html").read_text()) == bool(expected)
         print_summary(summary, 2)
         assert ("chance on the validation bags: seed 0, seed 1" in capsys.readouterr().out) == bool(expected)
 

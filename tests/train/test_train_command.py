@@ -69,7 +69,7 @@ def test_predict_writes_one_row_a_bag(tmp_path):
     done = call("predict", tmp_path / "run", "--bags", tmp_path / "bags", "-o", tmp_path / "p.csv")
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "p.csv").read_text().splitlines()
-    assert lines[0] == "bag_id,probability,prediction,probability_sd,logit,caveat"  # two seeds, not told from chance
+    assert lines[0] == "bag_id,probability,prediction,probability_sd,logit,caveat"  # two seeds, no better than chance
     assert len(lines) == 4
     assert done.stdout.splitlines()[-1] == str(tmp_path / "p.csv")
     missing = call("predict", tmp_path / "none", "--bags", tmp_path / "bags")

@@ -55,8 +55,8 @@ def print_summary(summary: Mapping[str, Any], classes: int, bags: Mapping[str, s
         )
     if summary.get("chance_seeds"):
         console.print(
-            f"Fitted the training bags, but not told from chance on the validation bags: "
-            f"{seed_names(summary['chance_seeds'])} (learned by heart, or too few validation bags)."
+            f"Fitted the training bags, but no better than chance on the validation bags: "
+            f"{seed_names(summary['chance_seeds'])} (the model overfits, or there are too few validation bags)."
         )
 
 

@@ -23,7 +23,7 @@ FAR = 10.0
 
 @dataclass(frozen=True)
 class TaskShowing:
-    """What held-out patients can show of a target: its figure is told from chance from ``smallest`` on (None: never);
+    """What held-out patients can show of a target: its figure is better than chance from ``smallest`` on (None: never);
     four of five such cohorts tell a true one of ``to_find``.
     """
 

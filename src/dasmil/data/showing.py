@@ -1,4 +1,4 @@
-"""What a cohort of this size can show: the smallest AUROC that its held-out patients tell from chance."""
+"""What a cohort of this size can show: the smallest AUROC that its test patients show to be better than chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDS = 5
 class Showing:
     """Held-out patients: how many of the class and of the others, and what their AUROC can show.
 
-    smallest: told from chance from here on, None: never; to_find: a true AUROC that four of five such cohorts tell.
+    smallest: better than chance from here on, None: never; to_find: a true AUROC that four of five such cohorts tell.
     """
 
     where: str
@@ -94,4 +94,4 @@ def showing_text(found: Sequence[Showing], classes: Sequence[str]) -> str:
     if not found:
         return ""
     rare = "" if len(classes) == 2 else " of the rarest class against the rest"
-    return f"An AUROC{rare} is told from chance (95 %) on {'; on '.join(part.text for part in found)}"
+    return f"An AUROC{rare} is better than chance (95 %) on {'; on '.join(part.text for part in found)}"

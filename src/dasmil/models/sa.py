@@ -39,7 +39,7 @@ class AttentionModel(MILModel):
 
     @classmethod
     def for_feature_vectors(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Sixteen outputs, or the next multiple of the heads: more are learned by heart."""
+        """Sixteen outputs, or the next multiple of the heads: more overfit."""
         heads = max(1, int(given.get("heads", cls.options()["heads"])))
         return {**super().for_feature_vectors(given), "out_features": math.ceil(OUTPUT / heads) * heads}
 

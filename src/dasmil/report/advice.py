@@ -1,4 +1,4 @@
-"""What to do when a run found nothing, or less than a simple rule: commands for the next try, and what was tried."""
+"""What to do when a run detected no signal, or less than a simple rule: commands for the next try, what was tried."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tried(run: Run, judged: Verdict) -> str:
 
 
 def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
-    """Why, and the command; for runs on one's own files that found nothing, or less than a baseline."""
+    """Why, and the command; for runs on one's own files that detected no signal, or less than a baseline."""
     cohort = run.origin.get("cohort")
     if cohort is None or judged.first_sentence is None:
         return []

@@ -75,7 +75,7 @@ def phi_figure(
     """phi(delta) of every seed and head over the distance, with the true threshold where it is known.
 
     reach: of the axis, by default as far as phi changes and pairs lie; pairs: dots at their distances, sized by
-    contribution; doubtful: the model is not told from chance, which the title says in place of a learned distance.
+    contribution; doubtful: the model is no better than chance, which the title says in place of a learned distance.
     """
     unit = UNIT_SYMBOL.get(functions[0].unit, functions[0].unit)
     shown = [p for p in pairs if p.distance is not None and p.i != p.j][:SHOWN_PAIRS]
@@ -95,7 +95,7 @@ def phi_figure(
         axis.set(xlim=(0, reach), xlabel=f"distance δ ({unit})", ylabel="φ(δ)")
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, -0.03), max(high, 1.03))
-        title = "φ(δ) of a model not told from chance" if doubtful else "Learned φ(δ)"
+        title = "φ(δ) of a model no better than chance" if doubtful else "Learned φ(δ)"
         if shown:
             title += f", the {len(shown)} strongest pairs (orange: for, blue: against)"
         axis.set_title(title, fontsize=FONT - 1 if shown else FONT)

@@ -93,7 +93,7 @@ def calibration_picture(run: Run, split: str) -> Picture | None:
 def phi_picture(run: Run, truth: Truth | None = None, doubt: str = "") -> Picture | None:
     """phi(delta) of every seed that was trained, layer and head; None for models without learned distances.
 
-    doubt: the verdict on a model that is not told from chance; it stands in place of where phi is halfway.
+    doubt: the verdict on a model that is no better than chance; it stands in place of where phi is halfway.
     """
     rows = [
         (part.options, seed, row)  # each fold has the distance scale of its own training bags
@@ -137,7 +137,7 @@ def phi_picture(run: Run, truth: Truth | None = None, doubt: str = "") -> Pictur
 def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
     """phi(delta) as it was learned, and how its midpoint moved while training; empty for models without.
 
-    Of a model that is not told from chance they come with that verdict.
+    Of a model that is no better than chance they come with that verdict.
     """
     judged = verdict(run) if run.task is None else task_verdict(run)
     phi = phi_picture(run, truth, "" if judged.told else judged.text)
@@ -148,7 +148,7 @@ def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
     unit = UNIT_SYMBOL.get(str(learned[0]["unit"]), "")
     label = f"true {truth.distance:g} {unit}" if truth else ""
     panel = Panel(
-        "Learned distance θ" if judged.told else "θ of a model not told from chance",
+        "Learned distance θ" if judged.told else "θ of a model no better than chance",
         f"θ ({unit})",
         series,
         truth=truth.distance if truth else None,
@@ -157,7 +157,7 @@ def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
     heads = ", first head" if len(learned) > 1 else ""
     caption = f"Where φ is halfway, epoch by epoch{heads}."
     if not judged.told:
-        caption += " The model is not told from chance."
+        caption += " The model is no better than chance."
     return [phi, picture(figures.learning_curve(panel, 410, 320), "Learned distance by epoch", caption)]
 
 

@@ -118,7 +118,7 @@ def chance_notice(run: Run) -> str | None:
         return None
     return (
         f"{len(found)} of {plural(len(run.all_seeds), 'run')} fitted the training bags, but their AUROC on the "
-        f"validation bags cannot be told from chance ({seed_names(found)}): the training bags were learned by heart, "
+        f"validation bags is no better than chance ({seed_names(found)}): the model overfits, "
         "or there are too few validation bags to say."
     )
 

@@ -162,7 +162,7 @@ class Threshold(_Record):
 
 
 class Summary(_Record):
-    """summary.json: the scores of all sets; seeds that did not fit, or that learned by heart, are named."""
+    """summary.json: the scores of all sets; seeds that did not fit, or that overfit, are named."""
 
     splits: dict[str, Scores]
     threshold: Threshold

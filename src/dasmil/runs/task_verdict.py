@@ -56,8 +56,8 @@ class TaskVerdict:
         n = self.run.summary["splits"][self.split]["n"]
         figure = f"{title} {value:.3f} on {self.split}{between}, {n:,} bags"
         if self.told:
-            return f"{name} is told from chance: {figure}."
-        return f"Nothing found: {name} is not told from chance, {figure}."
+            return f"{name} is better than chance: {figure}."
+        return f"No signal detected: {name} is no better than chance, {figure}."
 
     @property
     def caveat(self) -> str | None:

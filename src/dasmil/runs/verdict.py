@@ -17,13 +17,13 @@ from dasmil.runs.task_verdict import TaskVerdict, task_verdict
 from dasmil.stats import smallest_auroc
 from dasmil.vocabulary import model_title
 
-BY_HEART = 0.9
-"""A training AUROC from which on bags count as learned, by heart if nothing holds on others."""
+FITTED_AUROC = 0.9
+"""A training AUROC from which on bags count as learned, overfitted if nothing holds on others."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """Is the model told from chance on bags that it was not trained on, and does a baseline do as well?
+    """Is the model better than chance on bags that it was not trained on, and does a baseline do as well?
 
     split: the bags that are judged, None where only training bags were scored.
     """
@@ -34,26 +34,26 @@ class Verdict:
 
     @cached_property
     def told(self) -> bool:
-        """Whether its AUROC on these bags is told from chance."""
+        """Whether its AUROC on these bags is better than chance."""
         return self.split is not None and self._told(self.run.summary["splits"][self.split])
 
     @cached_property
     def smallest(self) -> float | None:
-        """The smallest AUROC that these bags tell from chance (two classes); None where there is none."""
+        """The smallest AUROC that these bags show to be better than chance (two classes); None where there is none."""
         return None if self.split is None else smallest_auroc(_patients_by_class(self.run, self.split))
 
     @property
     def too_few(self) -> bool:
-        """Whether no AUROC on these bags, not even a perfect one, would be told from chance (two classes)."""
+        """Whether no AUROC on these bags, not even a perfect one, would be better than chance (two classes)."""
         return self.split is not None and self.run.classes == 2 and self.smallest is None
 
     @property
-    def by_heart(self) -> bool:
+    def overfits(self) -> bool:
         """Whether it knows its training bags and nothing of others."""
         train = self.run.summary["splits"].get("train")
         if self.told or self.too_few or train is None or all(seed.stuck for seed in self.run.all_seeds):
             return False
-        return (train["mean"].get("auroc") or 0.0) >= BY_HEART
+        return (train["mean"].get("auroc") or 0.0) >= FITTED_AUROC
 
     @property
     def text(self) -> str:
@@ -67,12 +67,12 @@ class Verdict:
             return f"The {self.split} bags are of one class: nothing shows that {name} tells classes apart."
         figure = f"AUROC {value:.3f} on {self.split}{_interval(ends)}"
         if self.told:
-            return f"{name} is told from chance: {figure}, {_bags(scored)}."
+            return f"{name} is better than chance: {figure}, {_bags(scored)}."
         if self.too_few:
-            return f"Too few bags to tell anything from chance: {figure} ({_bags(scored)})."
-        learned = " It knows its training bags: they were learned by heart." if self.by_heart else ""
+            return f"Too few bags to show that anything is better than chance: {figure} ({_bags(scored)})."
+        learned = " It fits its training bags, so it overfits." if self.overfits else ""
         size = _bags(scored) + ("" if self.smallest is None else f", which tell one from {self.smallest:.2f} on")
-        return f"Nothing found: {name} is not told from chance, {figure} ({size}).{learned}"
+        return f"No signal detected: {name} is no better than chance, {figure} ({size}).{learned}"
 
     @property
     def best(self) -> str | None:
@@ -85,12 +85,12 @@ class Verdict:
         return max(known, key=lambda name: known[name]) if known else None
 
     def baseline_told(self, name: str) -> bool:
-        """Whether a baseline is told from chance on the judged bags."""
+        """Whether a baseline is better than chance on the judged bags."""
         return self.split is not None and self._told(self.baselines[name]["splits"][self.split])
 
     @property
     def outdone(self) -> bool:
-        """Whether a baseline that is told from chance has a higher AUROC than the model on the same bags."""
+        """Whether a baseline that is better than chance has a higher AUROC than the model on the same bags."""
         if self.split is None or self.best is None or not self.baseline_told(self.best):
             return False
         return self.gap(self.best)[0] < -1e-9
@@ -117,7 +117,7 @@ class Verdict:
         values = f"AUROC {its:.3f} against {own:.3f} on {self.split}"
         if not self.baseline_told(self.best):
             either = "" if self.told else " either"
-            return f"No baseline is told from chance{either}; the best, the {title}, has {values}."
+            return f"No baseline is better than chance{either}; the best, the {title}, has {values}."
         if high < 0:
             return f"The {title} is better than {name}: {values}, {difference}."
         if self.outdone:

@@ -20,12 +20,12 @@ EXACT_PAIRS = 2500
 
 
 def smallest_auroc(sets: Sequence[tuple[int, int]], level: float = LEVEL) -> float | None:
-    """The smallest AUROC that is told from chance: blind guesses reach it in (1 - level) / 2 of all cases at most.
+    """The smallest AUROC that is better than chance: blind guesses reach it in (1 - level) / 2 of all cases at most.
 
     sets: numbers of positive and negative bags (or patients, where a patient has several bags); of several sets, the
     folds of a cross-validation, the mean of their AUROCs is meant. One set of at most 2,500 pairs has the exact
     distribution of the Mann-Whitney statistic, others a normal one of the same variance, (P + N + 1) / (12 P N).
-    None: not even an AUROC of 1 can be told from chance.
+    None: not even an AUROC of 1 can be better than chance.
     """
     known = [(p, n) for p, n in sets if p > 0 and n > 0]
     if not known:
@@ -41,7 +41,7 @@ def smallest_auroc(sets: Sequence[tuple[int, int]], level: float = LEVEL) -> flo
 
 
 def auroc_to_find(sets: Sequence[tuple[int, int]], level: float = LEVEL, power: float = POWER) -> float | None:
-    """The true AUROC that sets of this size tell from chance in a share ``power`` of all cases.
+    """The true AUROC that sets of this size show to be better than chance in a share ``power`` of all cases.
 
     The spread of an AUROC is that of Hanley and McNeil (Radiology 143, 1982). None: there is none below 1.
     """

@@ -1,4 +1,4 @@
-"""Training bags that are held out while starts compete: who learned something, and who learned by heart."""
+"""Training bags that are held out while starts compete: which starts learn something, and which overfit."""
 
 from __future__ import annotations
 

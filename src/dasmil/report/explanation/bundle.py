@@ -37,7 +37,7 @@ def write_bundle(
     """Write page, PNG maps, CSV, JSON and, where level-0 pixels are known, GeoJSON; returns the files, page first.
 
     classes: their names, for the page; origin: which model of a run explains, and what the bag was to it; caveat: what
-    its run has not shown; doubtful: it is not told from chance; meaning: what the explained output says.
+    its run has not shown; doubtful: it is no better than chance; meaning: what the explained output says.
     """
     layout = layout_of(bag, ground)
     values = explanation.scores[score].double().cpu().numpy()

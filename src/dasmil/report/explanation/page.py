@@ -55,7 +55,7 @@ def write_page(
 
     lines: whether pairs are joined on the map; pictured: whether there is a slide under it; classes: their names;
     origin: which model of a run explains, and what the bag was to it; caveat: what its run has not shown;
-    doubtful: it is not told from chance; meaning: what the explained output says;
+    doubtful: it is no better than chance; meaning: what the explained output says;
     extra: more of the folded configuration.
     """
     loader = PackageLoader("dasmil.report.explanation", ".")
