@@ -1,12 +1,16 @@
 """Default training beside simple models, on made cohorts with realistic features and on real cohorts.
 
     python experiments/default_training.py made share topk --draws 10,11,12 --generator realistic.py --out DIR
+    python experiments/default_training.py simple share topk --draws 10,11,12 --generator realistic.py --out DIR
     python experiments/default_training.py real tnbc breast --data DATA --out DIR
+    python experiments/default_training.py planted pair infiltration --out DIR
+    python experiments/default_training.py null --out DIR
+    python experiments/default_training.py sensitivity share topk --draws 0 --generator realistic.py --out DIR
     python experiments/default_training.py page --out DIR --page docs/results/default-training.md
 
 Every cell (a draw of a condition, a cohort) is one file in DIR; cells that are there are not computed again. The
-generator is a module with ``make(condition, draw)``, ``score``, ``ridge``, ``summary`` and ``outside_abmil``; it and
-the real cohorts are not part of dasmil.
+generator is a module with ``make(condition, draw)``, ``score``, ``ridge``, ``summary``, ``spatial_numbers`` and
+``outside_abmil``; it and the real cohorts are not part of dasmil.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,44 +30,186 @@ import numpy as np
 import torch
 
 import dasmil
-from dasmil.candidates.folds import patient_folds, patient_weights
-from dasmil.candidates.linear import Reader
-from dasmil.candidates.objective import Classes
-from dasmil.candidates.ridge import Coordinates, fit_chosen
-from dasmil.candidates.selection import patient_means
+from dasmil.candidates import linear, selection
+from dasmil.candidates.evidence import LEVEL, evidence_of
+from dasmil.candidates.folds import FOLDS, patient_folds
+from dasmil.candidates.linear import TYPES, Reader
+from dasmil.candidates.objective import Classes, objective_of
+from dasmil.candidates.ridge import PENALTIES, Coordinates, fit_chosen
+from dasmil.candidates.selection import STANDARD_ERRORS, patient_means
 from dasmil.files import write_json
+from dasmil.stats import wilson
+from dasmil.tasks import resolve_task
+from dasmil.train.feed import Feed
 from dasmil.types import Bag
 
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 REPEATS = 2
 """Repeats of the outer folds of a real cohort."""
+RESAMPLES = 500
+"""Bootstrap samples of patients for intervals."""
+SHUFFLES = 400
+"""Shuffled cohorts whose permutation test is looked at."""
 
 
 def made_cell(generator: Any, condition: str, draw: int) -> dict[str, Any]:
-    """The scores of default training and of three simple models on the test bags of one draw."""
+    """The scores of default training on the test bags of one draw."""
     cohort = generator.make(condition, draw)
     began = time.process_time()
     run = dasmil.fit(cohort.train, task=cohort.task, progress=False, note=lambda text: None)[0]
     seconds = time.process_time() - began
     assert run.library is not None
     said = run.predict(cohort.test)
-    more = [generator.summary(bags, "more") for bags in (cohort.train, cohort.test)]
-    means = [generator.summary(bags) for bags in (cohort.train, cohort.test)]
-    attention = generator.outside_abmil(cohort)
-    found = {
-        "auto": generator.score(cohort, said),
-        "ridge on means": generator.score(cohort, generator.ridge(cohort, *means)),
-        "ridge on quantiles": generator.score(cohort, generator.ridge(cohort, *more)),
-        "AB-MIL": float(np.mean([generator.score(cohort, one) for one in attention])),
-    }
     row = {
-        "condition": condition, "draw": draw, "scores": found, "selected": run.library["selected"],
-        "p": run.library["evidence"]["p"], "seconds": seconds,  # pyright: ignore
+        "condition": condition, "draw": draw, "scores": {"auto": generator.score(cohort, said)},
+        "selected": run.library["selected"], "p": run.library["evidence"]["p"], "seconds": seconds,  # pyright: ignore
         "oracle": generator.oracle_score(cohort), "candidates": run.library["candidates"],
+        "interval": score_interval(run, cohort.test),
     }  # fmt: skip
     if cohort.task is None and cohort.classes == 2:
         row["calibration"] = calibration(said, cohort.y)
     return row
+
+
+def simple_cell(generator: Any, condition: str, draw: int) -> dict[str, Any]:
+    """The scores of four simple models on the test bags of one draw."""
+    cohort = generator.make(condition, draw)
+    numbers = {
+        "ridge on means": [generator.summary(bags) for bags in (cohort.train, cohort.test)],
+        "ridge on quantiles": [generator.summary(bags, "more") for bags in (cohort.train, cohort.test)],
+        "neighbour products": generator.spatial_numbers(cohort.train, cohort.test),
+    }
+    scores = {name: generator.score(cohort, generator.ridge(cohort, *pair)) for name, pair in numbers.items()}
+    scores["AB-MIL"] = float(np.mean([generator.score(cohort, one) for one in generator.outside_abmil(cohort)]))
+    return {"condition": condition, "draw": draw, "scores": scores}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "standard errors 0": {"errors": 0.0},
+    "standard errors 0.5": {"errors": 0.5},
+    "standard errors 2": {"errors": 2.0},
+    "folds 3": {"folds": 3},
+    "folds 10": {"folds": 10},
+    "types 8": {"types": 8},
+    "types 32": {"types": 32},
+    "ridges 10 to 10,000": {"penalties": (1e4, 1e3, 1e2, 1e1)},
+}
+"""Other values of the constants of default training, one at a time."""
+
+
+def sensitivity_cell(generator: Any, condition: str, draw: int) -> dict[str, Any]:
+    """The scores of the selected linear candidate on the test bags with other values of the constants."""
+    cohort = generator.make(condition, draw)
+    task = resolve_task(cohort.task, cohort.train)
+    feed = Feed(cohort.train, torch.device("cpu"), memory_gb=4.0, name="training", task=task)
+    task = feed.facts.task.fitted(feed.facts.targets)
+    objective, patients = objective_of(task, feed.facts.targets), feed.facts.patients
+    test = Feed(cohort.test, torch.device("cpu"), memory_gb=4.0, name="test", task=task)
+    asked, first = objective_of(task, test.facts.targets), np.unique(test.facts.patients, return_index=True)[1]
+    read: dict[int, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
+    scores: dict[str, float] = {}
+    selected: dict[str, str] = {}
+    for name, given in VARIANTS.items():
+        linear.TYPES = given.get("types", TYPES)
+        selection.STANDARD_ERRORS = given.get("errors", STANDARD_ERRORS)
+        penalties = given.get("penalties", PENALTIES)
+        if linear.TYPES not in read:
+            reader = Reader.fitted(cohort.train)
+            read[linear.TYPES] = reader.numbers(cohort.train), reader.numbers(cohort.test)
+        train, held = read[linear.TYPES]
+        folds = patient_folds(objective, patients, count=given.get("folds", FOLDS))
+        constant = np.zeros((len(patients), objective.outputs))
+        outputs = {candidate: constant.copy() for candidate in train}
+        for fold in folds:
+            rest, own = objective.part(fold.rest), [patients[i] for i in fold.rest]
+            constant[fold.held] = fit_chosen(np.zeros((len(own), 1)), rest, own).constant
+            for candidate, values in train.items():
+                rows = Coordinates.of(values).rows
+                line = fit_chosen(rows[fold.rest], rest, own, penalties)
+                outputs[candidate][fold.held] = line.outputs(rows[fold.held], objective)
+        kept = selection.select(outputs, constant, objective, patients).name
+        where = Coordinates.of(train[kept])
+        line = fit_chosen(where.rows, objective, patients, penalties)
+        said = line.outputs((held[kept] - where.centre) @ where.back, objective)
+        means = patient_means(asked, said, test.facts.patients)
+        scores[name], selected[name] = asked.part(first).score(means[first]), kept
+    return {"sensitivity": condition, "draw": draw, "scores": scores, "kept": selected}
+
+
+def planted_cell(name: str) -> dict[str, Any]:
+    """Default training on 100 slides of a cohort of `mechanisms.py` (draw 1), scored on 100 others."""
+    from mechanisms import COHORTS as PLANTED
+
+    cohort = replace(PLANTED[name], slides=2 * PLANTED[name].slides)
+    bags = cohort.bags(1)
+    train, test = bags[: len(bags) // 2], bags[len(bags) // 2 :]
+    began = time.process_time()
+    run = dasmil.fit(train, progress=False, note=lambda text: None)[0]
+    seconds = time.process_time() - began
+    assert run.library is not None
+    labels = np.array([bag.label for bag in test])
+    return {
+        "planted": name, "title": cohort.title, "slides": len(train), "selected": run.library["selected"],
+        "scores": {"auto": Classes(labels, 2).score(_outputs(run.model, test))}, "seconds": seconds,
+        "p": run.library["evidence"]["p"], "interval": score_interval(run, test),  # pyright: ignore
+        "candidates": run.library["candidates"], "lengths": _lengths(run.model),
+    }  # fmt: skip
+
+
+def _lengths(model: Any) -> list[float]:
+    """Learned lengths of the members that are attention."""
+    found = []
+    for _, member in model.members:
+        if hasattr(member, "learned_distances"):
+            found += [float(row["midpoint"]) for row in member.learned_distances()[:1]]
+    return found
+
+
+def null_cell() -> dict[str, Any]:
+    """How often the permutation test finds something where the outcomes of patients are shuffled.
+
+    120 patients with up to three bags of correlated, heavy-tailed features; the numbers of all linear candidates.
+    """
+    rng = np.random.default_rng(0)
+    bags = []
+    turn = rng.normal(size=(24, 24)) / np.sqrt(24)
+    for patient in range(120):
+        own = rng.normal(size=24)
+        for number in range(int(rng.integers(1, 4))):
+            x = (0.5 * own + rng.standard_t(4, size=(60, 24))) @ turn
+            bags.append(
+                Bag(
+                    torch.from_numpy(x).float(), torch.from_numpy(1000 * rng.random((60, 2))).float(), "um",
+                    f"b{patient}-{number}", label=patient % 3 == 0, patient_id=f"p{patient}",
+                )
+            )  # fmt: skip
+    numbers = Reader.fitted(bags).numbers(bags)
+    patients = [str(bag.patient_id) for bag in bags]
+    names = list(dict.fromkeys(patients))
+    own = np.array([names.index(patient) for patient in patients])
+    labels = (np.arange(120) % 3 == 0).astype(int)
+    constant = np.zeros((len(bags), 1))
+    p = [
+        evidence_of(numbers, Classes(rng.permutation(labels)[own], 2), patients, [], constant, seed).p
+        for seed in range(SHUFFLES)
+    ]
+    return {"null": "linear candidates", "p": p, "scores": {"found": float(np.mean(np.array(p) <= LEVEL))}}
+
+
+def score_interval(run: Any, bags: list[Bag]) -> list[float]:
+    """The 95 % interval of the score of a run by a bootstrap of test patients."""
+    feed = Feed(bags, torch.device("cpu"), memory_gb=4.0, name="test", task=run.task)
+    objective, patients = objective_of(run.task, feed.facts.targets), feed.facts.patients
+    first = np.unique(patients, return_index=True)[1]
+    outputs = patient_means(objective, _outputs(run.model, bags), patients)
+    return _interval(lambda rows: objective.part(first[rows]).score(outputs[first[rows]]), len(first))
+
+
+def _interval(score: Callable[[np.ndarray], float], patients: int) -> list[float]:
+    rng = np.random.default_rng(0)
+    found = [score(rng.integers(patients, size=patients)) for _ in range(RESAMPLES)]
+    return np.nanquantile(found, [0.025, 0.975]).tolist()
 
 
 def calibration(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -83,6 +230,7 @@ def real_cell(bags: list[Bag], name: str) -> dict[str, Any]:
     patients = [bag.patient_id or bag.bag_id for bag in bags]
     objective = Classes(labels, int(labels.max()) + 1)
     scores: dict[str, list[float]] = {}
+    every: list[dict[str, np.ndarray]] = []
     selected: list[str] = []
     seconds = 0.0
     for repeat in range(REPEATS):
@@ -107,10 +255,18 @@ def real_cell(bags: list[Bag], name: str) -> dict[str, Any]:
                 outputs.setdefault(candidate, np.zeros((len(bags), objective.outputs)))[fold.held] = values
         for candidate, values in outputs.items():
             scores.setdefault(candidate, []).append(_score(objective, values, patients))
+        every.append({name: patient_means(objective, values, patients) for name, values in outputs.items()})
+    best = max((name for name in scores if name != "auto"), key=lambda name: float(np.mean(scores[name])))
+    first = _first(objective, patients)
+
+    def gain(rows: np.ndarray) -> float:
+        some, own = first[rows], objective.part(first[rows])
+        return float(np.mean([own.score(one["auto"][some]) - own.score(one[best][some]) for one in every]))
+
     counts = {name: selected.count(name) for name in dict.fromkeys(selected)}
     return {
         "cohort": name, "bags": len(bags), "patients": len(set(patients)), "scores": scores, "selected": counts,
-        "seconds": seconds / REPEATS,
+        "seconds": seconds / REPEATS, "gain": _interval(gain, len(first)),
     }  # fmt: skip
 
 
@@ -124,9 +280,13 @@ def _outputs(model: Any, bags: list[Bag]) -> np.ndarray:
 
 def _score(objective: Classes, outputs: np.ndarray, patients: list[str]) -> float:
     """AUROC with a patient's bags averaged and counted once."""
-    first = np.unique([f"{p} {y}" for p, y in zip(patients, objective.labels, strict=True)], return_index=True)[1]
-    assert len(patient_weights(patients)) == len(outputs)
+    first = _first(objective, patients)
     return objective.part(first).score(patient_means(objective, outputs, patients)[first])
+
+
+def _first(objective: Classes, patients: list[str]) -> np.ndarray:
+    """The first bag of every patient with a label."""
+    return np.unique([f"{p} {y}" for p, y in zip(patients, objective.labels, strict=True)], return_index=True)[1]
 
 
 def _one_hot(values: Any) -> torch.Tensor:
@@ -247,33 +407,69 @@ COHORTS: dict[str, tuple[Callable[[Path], list[Bag]], str, str]] = {
 }
 
 
+SIMPLE = ("ridge on means", "ridge on quantiles", "neighbour products", "AB-MIL")
+
+
 def page(folder: Path) -> str:
     """The tables of all stored cells."""
     cells = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
     lines = [
         "### Real cohorts",
         "",
-        "| cohort | use | slides | patients | auto | best linear candidate | selected | CPU s |",
+        "| cohort | use | slides | patients | auto | best linear candidate | auto - best, 95 % | selected | CPU s |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|---|---|---|---|")
     for name, (_, title, use) in COHORTS.items():
         for cell in (c for c in cells if c.get("cohort") == name):
             means = {k: float(np.mean(v)) for k, v in cell["scores"].items()}
             best = max((k for k in means if k != "auto"), key=means.__getitem__)
             kept = ", ".join(f"{k} {n}" for k, n in cell["selected"].items())
+            low, high = cell["gain"]
             lines.append(
                 f"| {title} | {use} | {cell['bags']} | {cell['patients']} | {means['auto']:.3f} | {means[best]:.3f} "
-                f"({best}) | {kept} | {cell['seconds']:.0f} |"
+                f"({best}) | {means['auto'] - means[best]:+.3f} [{low:+.3f}, {high:+.3f}] | {kept} | "
+                f"{cell['seconds']:.0f} |"
             )
     lines += ["", "### Made cohorts with realistic features", ""]
-    lines.append("| condition | draws | auto | ridge on means | ridge on quantiles | AB-MIL | selected | CPU s |")
-    lines.append("|---|---|---|---|---|---|---|---|")
-    made = [c for c in cells if "condition" in c]
+    lines.append(
+        "| condition | draws | auto, 95 % | ridge on means | on quantiles | neighbour products | AB-MIL | auto - best "
+        "| selected | slope | ECE | CPU s |"
+    )
+    lines.append("|---" * 12 + "|")
+    simple = {(c["condition"], c["draw"]): c["scores"] for c in cells if "condition" in c and "selected" not in c}
+    made = [c for c in cells if "condition" in c and "selected" in c]
     for validation in (False, True):
         for condition in sorted({c["condition"] for c in made}):
             own = [c for c in made if c["condition"] == condition and (c["draw"] >= 10) == validation]
             if own:
-                lines.append(_made_row(condition, own, validation))
+                lines.append(_made_row(condition, own, [simple.get((condition, c["draw"])) for c in own], validation))
+    lines += ["", "### Planted mechanisms", ""]
+    lines.append("| cohort | auto, 95 % | selected | lengths, um | p | CPU s |")
+    lines.append("|---|---|---|---|---|---|")
+    for cell in (c for c in cells if "planted" in c):
+        low, high = cell["interval"]
+        lengths = f"{min(cell['lengths']):.0f} to {max(cell['lengths']):.0f}" if cell["lengths"] else ""
+        lines.append(
+            f"| {cell['title']} | {cell['scores']['auto']:.3f} [{low:.3f}, {high:.3f}] | {cell['selected']} "
+            f"| {lengths} | {cell['p']:.3f} | {cell['seconds']:.0f} |"
+        )
+    for cell in (c for c in cells if "null" in c):
+        found, count = cell["scores"]["found"], len(cell["p"])
+        low, high = wilson(found, count)
+        lines += ["", "### Shuffled outcomes", ""]
+        lines.append(
+            f'"Better than chance" in {100 * found:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {count} shuffles.'
+        )
+    varied = [c for c in cells if "sensitivity" in c]
+    if varied:
+        lines += ["", "### Sensitivity to the constants", ""]
+        shown = ", ".join(f"{c['sensitivity']} {c['draw']}" for c in varied)
+        lines += [f"Linear candidates on these development draws: {shown}.", ""]
+        lines += ["| constant | mean score | lowest difference to the first row |", "|---|---|---|"]
+        usual = np.array([c["scores"]["as it is"] for c in varied])
+        for name in VARIANTS:
+            own = np.array([c["scores"][name] for c in varied])
+            lines.append(f"| {name} | {own.mean():.3f} | {(own - usual).min():+.3f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -284,14 +480,25 @@ def write_page(file: Path, folder: Path) -> None:
     file.write_text(f"{before}{BEGIN}\n\n{page(folder)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
-def _made_row(condition: str, own: list[dict[str, Any]], validation: bool) -> str:
-    names = ("auto", "ridge on means", "ridge on quantiles", "AB-MIL")
-    scores = [f"{np.mean([c['scores'][n] for c in own]):.3f}" for n in names]
+def _made_row(
+    condition: str, own: list[dict[str, Any]], simple: list[dict[str, float] | None], validation: bool
+) -> str:
+    """The means over draws; the ends of the interval, too, are means."""
+    auto = float(np.mean([c["scores"]["auto"] for c in own]))
+    low, high = np.mean([c["interval"] for c in own], axis=0)
+    means = {n: float(np.mean([s[n] for s in simple if s])) for n in SIMPLE} if all(simple) else {}
+    scores = [f"{means[n]:.3f}" if means else "" for n in SIMPLE]
+    gain = f"{auto - max(means.values()):+.3f}" if means else ""
     kept = [c["selected"] for c in own]
     shown = ", ".join(f"{k} {kept.count(k)}" for k in dict.fromkeys(kept))
     use = "validation" if validation else "development"
+    told = [c["calibration"] for c in own if "calibration" in c]
+    slope, ece = (f"{np.mean([c[key] for c in told]):.2f}" if told else "" for key in ("slope", "ece"))
     seconds = np.mean([c["seconds"] for c in own])
-    return f"| {condition} | {len(own)} {use} | {' | '.join(scores)} | {shown} | {seconds:.0f} |"
+    return (
+        f"| {condition} | {len(own)} {use} | {auto:.3f} [{low:.3f}, {high:.3f}] | {' | '.join(scores)} | {gain} "
+        f"| {shown} | {slope} | {ece} | {seconds:.0f} |"
+    )
 
 
 def _load(path: Path) -> Any:
@@ -307,7 +514,7 @@ def _load(path: Path) -> Any:
 def main() -> None:
     """Compute the cells that are missing, or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("made", "real", "page"))
+    parser.add_argument("kind", choices=("made", "simple", "real", "planted", "null", "sensitivity", "page"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--draws", default="0,1,2")
     parser.add_argument("--generator", type=Path)
@@ -323,18 +530,34 @@ def main() -> None:
         else:
             write_page(given.page, given.out)
         return
-    for name in given.names:
-        for draw in given.draws.split(",") if given.kind == "made" else [""]:
-            file = given.out / f"{name}{'-' if draw else ''}{draw}.json"
-            if file.exists():
-                continue
-            cell = (
-                made_cell(_load(given.generator), name, int(draw))
-                if draw
-                else real_cell(COHORTS[name][0](given.data), name)
-            )
-            write_json(file, cell)
-            print(file, {k: np.round(v, 3).tolist() for k, v in cell["scores"].items()}, cell["selected"], flush=True)
+    if given.kind == "real":
+        for name in given.names:
+            _stored(given.out / f"{name}.json", lambda name=name: real_cell(COHORTS[name][0](given.data), name))
+        return
+    if given.kind == "planted":
+        for name in given.names:
+            _stored(given.out / f"planted-{name}.json", lambda name=name: planted_cell(name))
+        return
+    if given.kind == "null":
+        _stored(given.out / "null.json", null_cell)
+        return
+    compute = {"made": made_cell, "simple": simple_cell, "sensitivity": sensitivity_cell}[given.kind]
+    before = "" if given.kind == "made" else f"{given.kind}-"
+    generator = _load(given.generator)
+    for draw in map(int, given.draws.split(",")):
+        for name in given.names:
+            file = given.out / f"{before}{name}-{draw}.json"
+            _stored(file, lambda name=name, draw=draw: compute(generator, name, draw))
+
+
+def _stored(file: Path, compute: Callable[[], dict[str, Any]]) -> None:
+    """Compute a cell unless its file is there."""
+    if file.exists():
+        return
+    cell = compute()
+    write_json(file, cell)
+    scores = {name: np.round(score, 3).tolist() for name, score in cell["scores"].items()}
+    print(file.name, scores, cell.get("selected", ""), flush=True)
 
 
 if __name__ == "__main__":

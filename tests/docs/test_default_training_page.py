@@ -15,4 +15,4 @@ def test_the_tables_are_made_of_the_stored_cells() -> None:
     text = (ROOT / "docs" / "results" / "default-training.md").read_text(encoding="utf-8")
     tables = experiment.page(ROOT / "docs" / "results" / "default-training")
     assert text.split(experiment.BEGIN)[1].split(experiment.END)[0].strip() == tables.strip()
-    assert "| share |" in tables
+    assert "| mean | 1 development |" in tables

@@ -10,14 +10,15 @@ from dasmil.models.bag_summary import RARE, BagSummary
 from dasmil.models.combined import ModelSum
 from dasmil.types import Bag
 
-SUMMARIES = ("mean", "spread", "types", "moments", "neighbours", "contacts")
+SUMMARIES = ("mean", "spread", "types", "moments", "neighbours", "contacts", "near", "within")
 
 
 def model(summary: str, seed: int = 0) -> BagSummary:
     torch.manual_seed(seed)
-    made = BagSummary(in_features=5, summary=summary, within=3, types=4, neighbours=2).double().eval()  # pyright: ignore
+    made = BagSummary(in_features=5, summary=summary, within=3, types=4, neighbours=2, lengths=2).double().eval()  # pyright: ignore
     if len(made.aggregator.centres):  # pyright: ignore
         made.aggregator.centres.normal_()  # pyright: ignore
+    made.aggregator.lengths.copy_(torch.tensor([20.0, 60.0])[: len(made.aggregator.lengths)])  # pyright: ignore
     return made
 
 
@@ -42,7 +43,7 @@ def test_order_and_padding_do_not_matter(summary: str) -> None:
     torch.testing.assert_close(found(*padded, mask).logit[0], found(z, coords).logit)
 
 
-@pytest.mark.parametrize("summary", ["neighbours", "contacts"])
+@pytest.mark.parametrize("summary", ["neighbours", "contacts", "near", "within"])
 def test_sections_are_no_neighbours(summary: str) -> None:
     found, (z, coords) = model(summary), some()
     section = torch.arange(len(z)) % 2
@@ -96,3 +97,28 @@ def test_a_sum_of_models_is_explained_exactly_and_kept_whole(tmp_path) -> None:
     made.save(tmp_path / "model.safetensors")
     again = read_model(tmp_path / "model.safetensors")
     torch.testing.assert_close(again(bag.features, bag.coords).logit, made(bag.features, bag.coords).logit)
+
+
+def test_distances_and_counts_are_those_of_all_pairs() -> None:
+    z, coords = some(40)
+    made = model("near")
+    kinds = torch.cdist(z[:, :3], made.aggregator.centres).argmin(1)  # pyright: ignore
+    apart = torch.cdist(coords, coords).fill_diagonal_(float("inf"))
+    pairs = [(a, b) for a in range(4) for b in range(a, 4)]
+    smallest = torch.stack([apart[kinds == a][:, kinds == b].min() for a, b in pairs])
+    expected = (60 / smallest).log().clamp_min(0)
+    torch.testing.assert_close(made.aggregator.numbers(z, coords, None), expected)  # pyright: ignore
+    parts = made.aggregator.parts(z, coords, None)  # pyright: ignore
+    first = parts[:, 1].nonzero()[:, 0]
+    assert sorted(kinds[first].tolist()) == [0, 1]
+    shares = torch.stack(
+        [
+            ((kinds == a) & (apart[:, kinds == b].min(1).values <= length)).double().mean().sqrt()
+            for a in range(4)
+            for b in range(4)
+            for length in (20.0, 60.0)
+        ]
+    )
+    counting = model("within").aggregator
+    counting.centres.copy_(made.aggregator.centres)  # pyright: ignore
+    torch.testing.assert_close(counting.numbers(z, coords, None), shares)  # pyright: ignore

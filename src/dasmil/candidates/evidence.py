@@ -47,23 +47,24 @@ def evidence_of(
     numbers: Mapping[str, Array],
     objective: Objective,
     patients: Sequence[str],
-    trained: Array | None,
+    trained: Sequence[Array],
     constant: Array,
     seed: int = 0,
 ) -> Evidence:
     """The test over these numbers of bags, by candidate [bags, p].
 
-    trained: out-of-fold outputs of a kept candidate that was trained (None: a linear one was kept). Its own test, of
-    whether its outputs order held-out patients, is then taken together with that of the linear candidates: twice the
-    smaller of both p-values.
+    trained: out-of-fold outputs of all trained candidates, where one of them was kept (empty: a linear one was). Their
+    own test is whether the outputs order held-out patients. The smallest of their p-values counts as many times as
+    there are such candidates, and twice the smaller p-value of both tests is the result.
     """
     left = -objective.gradient(np.tile(objective.guess(), (len(patients), 1))) @ objective.link.T
     rows = _patient_means(left, patients)
     kernels = [_kernel(_patient_means(values, patients)) for values in numbers.values()]
     p = permutation_p([kernel for kernel in kernels if kernel is not None], rows, seed)
-    if trained is not None:
-        own = _patient_means((trained - constant) @ np.linalg.pinv(objective.link), patients)
-        p = min(1.0, 2 * min(p, rank_p(own, rows)))
+    if trained:
+        inverse = np.linalg.pinv(objective.link)
+        own = [_patient_means((outputs - constant) @ inverse, patients) for outputs in trained]
+        p = min(1.0, 2 * min(p, len(own) * min(rank_p(outputs, rows) for outputs in own)))
     return Evidence(p, len(rows), PERMUTATIONS)
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from dasmil.candidates.objective import Objective
 from dasmil.candidates.ridge import Coordinates, fit_chosen
+from dasmil.candidates.rules import usual_lengths
 from dasmil.candidates.types_of_instances import find_types
 from dasmil.candidates.whitening import Directions, Sample
-from dasmil.models.bag_summary import BagNumbers, BagSummary, Summary
+from dasmil.models.bag_summary import TYPED, BagNumbers, BagSummary, Summary
 from dasmil.nn import Linear
 from dasmil.types import Bag, Unit
 
@@ -24,6 +25,8 @@ TYPES = 16
 """Types of instances that composition and contacts count, where the features are no categories."""
 PRODUCTS = 16
 """Leading whitened directions whose products are taken."""
+LENGTHS = 4
+"""Lengths within which instances of types are counted, from neighbours to a quarter of the section."""
 FITTED_BAGS = 200
 """Directions and types are found in at most so many bags, drawn at random; no label is looked at."""
 
@@ -42,7 +45,7 @@ class LinearCandidate:
 
 
 LINEAR = (
-    LinearCandidate("mean", "Mean features", "mean", whitened=False, categories=False),
+    LinearCandidate("mean", "Mean features", "mean", whitened=False),
     LinearCandidate("spread", "Means, quantiles and maxima of features", "spread", whitened=False, categories=False),
     LinearCandidate("composition", "Shares of types of instances", "types", whitened=True),
     LinearCandidate("moments", "Means and covariances", "moments", whitened=True, categories=False),
@@ -50,6 +53,8 @@ LINEAR = (
         "neighbours", "Products with neighbours", "neighbours", whitened=True, spatial=True, categories=False
     ),
     LinearCandidate("contacts", "Contacts between types", "contacts", whitened=True, spatial=True),
+    LinearCandidate("within", "Counts of types within lengths", "within", whitened=True, spatial=True),
+    LinearCandidate("near", "Nearest pairs of types", "near", whitened=True, spatial=True),
 )
 """From the simplest to the richest."""
 
@@ -57,8 +62,9 @@ LINEAR = (
 class Reader:
     """The label-free part of all linear candidates, fitted once on training bags: directions and types."""
 
-    def __init__(self, directions: Directions, centres: Tensor, categories: bool, unit: Unit) -> None:
-        self.directions, self.centres, self.categories, self.unit = directions, centres, categories, unit
+    def __init__(self, directions: Directions, centres: Tensor, lengths: Tensor, categories: bool, unit: Unit) -> None:
+        self.directions, self.centres, self.lengths = directions, centres, lengths
+        self.categories, self.unit = categories, unit
         self.summarised = {c.name: self._summarised(c) for c in LINEAR if c.categories or not categories}
 
     @staticmethod
@@ -77,7 +83,8 @@ class Reader:
         else:
             read = [replace(bag, features=directions.read(bag.features)) for bag in some]
             centres = torch.from_numpy(find_types(read, TYPES, directions.within))
-        return Reader(directions, centres, categories, some[0].unit)
+        lengths = torch.from_numpy(usual_lengths(some, LENGTHS)).float()
+        return Reader(directions, centres, lengths, categories, some[0].unit)
 
     def numbers(self, bags: Sequence[Bag]) -> dict[str, Array]:
         """The numbers of every bag for every candidate [bags, p]; each bag is read once."""
@@ -113,7 +120,7 @@ class Reader:
         if self._whitens(candidate):
             model.encoder.mean.copy_(self.directions.mean)  # pyright: ignore
             model.encoder.directions.copy_(self.directions.axes)  # pyright: ignore
-        model.aggregator.centres.copy_(self.summarised[name].centres)  # pyright: ignore
+        model.aggregator.load_state_dict(self.summarised[name].state_dict())
         assert isinstance(model.classifier, Linear)
         with torch.no_grad():
             model.classifier.weight.copy_(torch.from_numpy(weights.T))
@@ -124,19 +131,24 @@ class Reader:
         return candidate.whitened and not self.categories
 
     def _options(self, candidate: LinearCandidate) -> dict[str, Any]:
-        typed = candidate.summary in ("types", "contacts")
+        typed = candidate.summary in TYPED
         return {
             "summary": candidate.summary,
             "within": self.centres.shape[1] if typed else min(PRODUCTS, self.directions.within),
             "types": len(self.centres),
+            "lengths": len(self.lengths),
         }
 
     def _summarised(self, candidate: LinearCandidate) -> BagNumbers:
         options = self._options(candidate)
         width = len(self.directions) if self._whitens(candidate) else len(self.directions.mean)
-        made = BagNumbers(candidate.summary, width, min(options["within"], width), options["types"], 8)  # pyright: ignore
+        made = BagNumbers(
+            candidate.summary, width, min(options["within"], width), options["types"], 8, options["lengths"]
+        )
         if len(made.centres):
             made.centres.copy_(self.centres)
+        if len(made.lengths):
+            made.lengths.copy_(self.lengths)
         return made
 
 

@@ -107,7 +107,7 @@ def scan_bags(bags: Sequence[Bag], directions: Directions, counted: int = COUNTE
     own[np.arange(stand), np.arange(stand)] = directions.places
     systems = [(find_types(bags, count, within), own if count == COUNTS[0] else own[:0]) for count in COUNTS]
     known = _types(bags, systems, directions)
-    lengths = _lengths(bags)
+    lengths = usual_lengths(bags)
     rows: dict[RuleKind, list[NDArray[np.float64]]] = {"near": [], "within": []}
     for bag in bags:
         x, distances, counts = bag.features.numpy(), [], []
@@ -157,13 +157,13 @@ def _like(x: NDArray[np.float32], kind: Type) -> NDArray[np.int64]:
     return np.flatnonzero(x @ weights + constant > 0.5)
 
 
-def _lengths(bags: Sequence[Bag]) -> NDArray[np.float64]:
+def usual_lengths(bags: Sequence[Bag], count: int = LENGTHS) -> NDArray[np.float64]:
     """Lengths from one and a half times the distance of neighbours to a quarter of the extent of a usual bag."""
     some = bags[:: max(1, len(bags) // 20)]
     spacing = np.median([float(np.median(_spacing(bag.coords.double().numpy()))) for bag in some])
     extent = np.median([float(np.ptp(bag.coords.numpy(), axis=0).max()) for bag in some])
     shortest = max(1.5 * float(spacing), 1e-6 * float(extent), 1e-9)
-    return np.geomspace(shortest, max(float(extent) / 4, shortest), LENGTHS)
+    return np.geomspace(shortest, max(float(extent) / 4, shortest), count)
 
 
 def _spacing(places: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Size
-from dasmil.nn.neighbours import nearest
+from dasmil.nn.neighbours import nearest, nearest_of_types
 
-Summary = Literal["mean", "spread", "types", "moments", "neighbours", "contacts"]
+Summary = Literal["mean", "spread", "types", "moments", "neighbours", "contacts", "near", "within"]
+TYPED = ("types", "contacts", "near", "within")
+"""Summaries that sort instances into types."""
 QUANTILES = (0.1, 0.5, 0.9)
 RARE = 0.005
 """The share of a type from which on its logarithm rises: rare types count by their order of magnitude."""
@@ -26,16 +28,23 @@ class BagNumbers(nn.Module):
     moments: the mean of every feature, and the covariances of the first ``within`` ones inside the bag.
     neighbours: also their covariances between an instance and the mean of its nearest neighbours.
     contacts: the square root of the share of neighbours that are of every two types.
-    Neighbours are the ``neighbours`` nearest instances of the same section.
+    near: the logarithm of (the largest of ``lengths`` over the smallest distance of every two types), at least 0.
+    within: the square root of the share of instances that are of a type and have one of another (or the same) type
+    within a length, for every two types and each of ``lengths``.
+    Neighbours are the ``neighbours`` nearest instances of the same section; distances end at sections, too.
     """
 
     centres: Tensor
+    lengths: Tensor
 
-    def __init__(self, summary: Summary, features: int, within: int, types: int, neighbours: int) -> None:
+    def __init__(
+        self, summary: Summary, features: int, within: int, types: int, neighbours: int, lengths: int = 1
+    ) -> None:
         super().__init__()
         self.summary, self.features, self.within, self.neighbours = summary, features, within, neighbours
-        typed = summary in ("types", "contacts")
+        typed = summary in TYPED
         self.register_buffer("centres", torch.zeros(types if typed else 0, within))
+        self.register_buffer("lengths", torch.ones(lengths if summary in ("near", "within") else 0))
         size = types if typed else within
         pairs = size * (size + 1) // 2
         self.out_features = {
@@ -44,7 +53,9 @@ class BagNumbers(nn.Module):
             "types": 2 * types,
             "moments": features + pairs,
             "neighbours": features + 2 * pairs,
-            "contacts": types * (types + 1) // 2,
+            "contacts": pairs,
+            "near": pairs,
+            "within": lengths * types**2,
         }[summary]
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
@@ -87,7 +98,7 @@ class BagNumbers(nn.Module):
             spread = z.std(0, correction=0)
             deviations = (z - mean).square() / (n * spread.clamp_min(1e-12))
             return torch.cat([z / n, *quantiles, _at(z, order[-1], torch.ones_like(mean)), deviations], 1)
-        if self.summary in ("types", "contacts"):
+        if self.summary in TYPED:
             return self._types(z, coords, section)
         centred = (z - mean)[:, : self.within]
         found = [z / n, self._products(centred, centred)]
@@ -112,8 +123,29 @@ class BagNumbers(nn.Module):
         if self.summary == "types":
             share = member.sum(0)
             return torch.cat([member, member * torch.log1p(share / RARE) / share.clamp_min(1e-12)], 1)
+        if self.summary == "near":
+            return self._nearest(z, kinds, coords, section)
+        if self.summary == "within":
+            apart = nearest_of_types(coords, kinds, len(self.centres), section, float(self.lengths.max()))
+            close = (apart.unsqueeze(2) <= self.lengths.to(apart)).to(z).flatten(1)
+            counts = (member.unsqueeze(2) * close.unsqueeze(1)).flatten(1)
+            return counts / counts.sum(0).clamp_min(1e-12).sqrt()
         pairs = self._products(len(z) * member, len(z) * self._around(member, coords, section))
         return pairs / pairs.sum(0).clamp_min(1e-12).sqrt()
+
+    def _nearest(self, z: Tensor, kinds: Tensor, coords: Tensor, section: Tensor | None) -> Tensor:
+        """Half of the number of every two types for the instances of each that come nearest [n, pairs]."""
+        longest, count = self.lengths.max().to(z), len(self.centres)
+        apart = nearest_of_types(coords, kinds, count, section, float(longest)).to(z)
+        halves = z.new_zeros(len(z), count, count)
+        for kind in kinds.unique():
+            own = kinds == kind
+            distance = apart[own].amin(0)
+            near = (longest / distance.clamp_min(1e-6 * longest)).log().clamp_min(0.0)
+            nearest_ones = (apart[own] <= distance).to(z)
+            halves[own, kind] = near / 2 * nearest_ones / nearest_ones.sum(0)
+        first, second = torch.triu_indices(count, count, device=z.device)
+        return halves[:, first, second] + halves[:, second, first]
 
 
 def _ranks(n: int, like: Tensor) -> tuple[list[int], list[int], Tensor]:
@@ -149,10 +181,11 @@ class BagSummary(MILModel):
         within: Size | None = None,
         types: Size = 8,
         neighbours: Count = 8,
+        lengths: Count = 1,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)
         within = self.encoded if within is None else min(within, self.encoded)
-        self.aggregator = BagNumbers(summary, self.encoded, within, types, neighbours)
+        self.aggregator = BagNumbers(summary, self.encoded, within, types, neighbours, lengths)
         self.classifier = self.make_classifier(self.aggregator.out_features)
-        self.position = "relative" if summary in ("neighbours", "contacts") else "none"  # pyright: ignore
+        self.position = "relative" if summary in ("neighbours", "contacts", "near", "within") else "none"  # pyright: ignore

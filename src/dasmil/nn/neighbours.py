@@ -28,6 +28,25 @@ def nearest(coords: Tensor, k: int, section: Tensor | None = None) -> Tensor:
     return torch.from_numpy(found).to(coords.device)
 
 
+def nearest_of_types(
+    coords: Tensor, kinds: Tensor, count: int, section: Tensor | None = None, longest: float = float("inf")
+) -> Tensor:
+    """The distance [n, count] of each instance to the nearest other one of each type in its section; infinite where
+    there is none within ``longest``. kinds [n]: the type of each instance.
+    """
+    places, own = _places(coords), kinds.cpu().numpy()
+    found = np.full((len(places), count), np.inf)
+    for members in _sections(section, len(coords)):
+        for kind in np.unique(own[members]):
+            of_kind = members[own[members] == kind]
+            distance, which = KDTree(places[of_kind]).query(
+                places[members], k=[1, 2], distance_upper_bound=np.nextafter(longest, np.inf)
+            )
+            itself = np.append(of_kind, -1)[which[:, 0]] == members
+            found[members, kind] = np.where(itself, distance[:, 1], distance[:, 0])
+    return torch.from_numpy(found).to(coords.device)
+
+
 def pairs_within(coords: Tensor, radius: float, section: Tensor | None = None) -> Tensor:
     """All pairs of two different instances at most ``radius`` apart, both ways [2, pairs], ordered by the first."""
     places, found = _places(coords), []

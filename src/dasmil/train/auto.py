@@ -125,7 +125,8 @@ def train_library(feed: Feed, *, seed: int = 0, memory_gb: float = 1.0, note: No
     else:
         members = [reader.model(selected.name, numbers[selected.name], objective, patients)]
     scores = {name: objective.score(rows) for name, rows in outputs.items()}
-    evidence = evidence_of(numbers, objective, patients, kept if selected.name in trained else None, constant, seed)
+    tested = [outputs[name] for name in trained] if selected.name in trained else []
+    evidence = evidence_of(numbers, objective, patients, tested, constant, seed)
     model = _model(members, selected, base, feed, setting.shape)
     epochs = {name: found.epoch for name, found in trained.items()}
     return Library(model, calibrated, selected, scores, seconds, evidence, epochs)

@@ -38,7 +38,11 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class FoldFit:
-    """Outputs of held-out bags at the best epoch [bags, outputs], that epoch, and the replicas as they were then."""
+    """Outputs of held-out bags [bags, outputs], the best epoch, and the replicas as they were then.
+
+    The outputs of a fold are those of the epoch that the other folds choose, so that their loss is as honest as that of
+    a regression whose penalty was chosen inside the fold.
+    """
 
     outputs: Array
     epoch: int
@@ -60,8 +64,8 @@ def train_folds(
 ) -> FoldFit:
     """Train a replica for every set of held-out bags, all in one pass over the bags.
 
-    weights [bags]: what each bag counts; losses: per bag of outputs [bags, outputs]. The epoch that is kept has the
-    lowest loss on held-out bags, the same for all replicas; a mean loss below ``enough`` ends training.
+    weights [bags]: what each bag counts; losses: per bag of outputs [bags, outputs]. The replicas are kept at the epoch
+    with the lowest loss on all held-out bags; a mean loss below ``enough`` ends training.
     """
     n = len(feed.facts.ids)
     replicas = Replicas(models, feed.device)
@@ -74,18 +78,34 @@ def train_folds(
     lr, decay = _rates(replicas, recipe)
     optimizer = create_optimizer("adamw", flat, decay)
     parts = [feed.part(bags.tolist()) for bags in held]
-    best: tuple[float, int, Tensor, Array] | None = None
+    best: tuple[float, int, Tensor] | None = None
+    found: list[Array] = []
+    each: list[Array] = []
     for epoch in range(recipe.epochs + 1):
         if epoch:
             _epoch(replicas, feed, lesson, counts, recipe, optimizer, lr, epoch, seed)
-        found = _held_out(replicas, parts, held, n, outputs)
-        loss = float(weights @ losses(found))
+        found.append(_held_out(replicas, parts, held, n, outputs))
+        each.append(np.nan_to_num(weights * losses(found[-1]), nan=np.inf))
+        loss = float(each[-1].sum())
         if np.isfinite(loss) and (best is None or loss < best[0]):
-            best = loss, epoch, flat.clone(), found
+            best = loss, epoch, flat.clone()
         if best is not None and (epoch - best[1] >= recipe.patience or best[0] < enough * weights.sum()):
             break
     assert best is not None
-    return FoldFit(best[3], best[1], [replicas.export(run, best[2][run]).eval() for run in range(runs)])
+    models = [replicas.export(run, best[2][run]).eval() for run in range(runs)]
+    return FoldFit(outputs_of_folds(np.stack(found), np.stack(each), held), best[1], models)
+
+
+def outputs_of_folds(found: Array, losses: Array, held: Sequence[Bags]) -> Array:
+    """Of outputs of all epochs [epochs, bags, outputs] for each fold those of the epoch that is best elsewhere.
+
+    losses [epochs, bags]: of held-out bags.
+    """
+    chosen = np.zeros(found.shape[1:])
+    for bags in held:
+        elsewhere = np.delete(losses, bags, axis=1).sum(1)
+        chosen[bags] = found[int(elsewhere.argmin()), bags]
+    return chosen
 
 
 def _rates(replicas: Replicas, recipe: Recipe) -> tuple[Tensor, Tensor]:
