@@ -49,7 +49,7 @@ def test_it_writes_a_page_with_every_model_and_the_ceiling(bags: int, tmp_path: 
     assert not re.search(r"https?:|<link|<img|\bsrc=", text)
     both = subprocess.run([DASMIL, "demo", "--survival", "--slides"], capture_output=True, text=True, check=False)
     assert both.returncode == 2
-    assert "--slides and --survival were both given" in both.stderr
+    assert "--slides and --survival were given: a demo shows one" in both.stderr
 
 
 def test_hazards_and_censoring_are_those_that_were_asked_for():

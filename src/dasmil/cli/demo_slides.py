@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
+    from dasmil.runs import Run
     from dasmil.types import Bag
 
 TRAIN, VAL, TEST = 60, 12, 28
@@ -142,9 +143,10 @@ def _explain(out: Path) -> tuple[Path, Any, str]:
     from dasmil.attribution.ground import layout_of
     from dasmil.report.explanation.heatmap import map_figure
     from dasmil.report.page import picture
+    from dasmil.runs import Run
     from dasmil.study.explaining import explain_bag
 
-    answer = explain_bag(out / "das-mil", _median_slide(out))
+    answer = explain_bag(out / "das-mil", median_positive(Run.read(out / "das-mil")))
     page, bag, explanation = answer.write(out / "explanation")[0], answer.bag, answer.explanation
     pairs = both_ways(explanation.pairs)[:3]
     figure = map_figure(
@@ -158,12 +160,12 @@ def _explain(out: Path) -> tuple[Path, Any, str]:
     return page, picture(figure, "What decided in a positive slide", caption), words
 
 
-def _median_slide(out: Path) -> str:
-    from dasmil.runs import Run
-
-    found = Run.read(out / "das-mil").seeds[0].predictions("test")
-    slides = zip(found.probabilities, found.bag_ids, found.labels, strict=True)
-    positive = sorted(((p, bag_id) for p, bag_id, label in slides if label == 1), key=lambda pair: pair[0])
+def median_positive(run: Run) -> str:
+    """The test bag of class 1 with the median probability; of a cross-validation each bag is scored held out."""
+    found = run.ensemble("test")
+    assert found is not None
+    bags = zip(found.probabilities, found.bag_ids, found.labels, strict=True)
+    positive = sorted((p, bag_id) for p, bag_id, label in bags if label == 1)
     return positive[len(positive) // 2][1]
 
 
