@@ -19,7 +19,7 @@ from dasmil.stats.decisions import (
     threshold_for_sensitivity,
     threshold_for_specificity,
 )
-from dasmil.stats.recalibrate import Recalibration, fit_recalibration
+from dasmil.stats.recalibrate import Recalibration, cross_fitted, fit_recalibration
 
 
 def slides(rng, patients, *, slope=0.7, intercept=0.3, most=3):
@@ -140,6 +140,16 @@ def test_a_bag_that_fitted_the_map_cannot_judge_it() -> None:
         found.refuse(names[39:])
 
 
+@pytest.mark.parametrize("method", ["platt", "isotonic", "temperature"])
+def test_cross_fitted_probabilities_do_not_see_their_own_label(method) -> None:
+    y, p, patients = slides(np.random.default_rng(11), 90)
+    folds = np.array([int(owner) % 3 for owner in patients])
+    found = cross_fitted(y, p, folds, method)
+    planted = np.where(folds == 0, 1 - y, y)
+    assert np.array_equal(cross_fitted(planted, p, folds, method)[folds == 0], found[folds == 0])
+    assert not np.array_equal(fit_recalibration(planted, p, method)(p), fit_recalibration(y, p, method)(p))
+
+
 @pytest.mark.parametrize(("y", "p", "says"), [
     ([0, 1] * 5, np.linspace(0, 1, 10), "too few to fit"),
     ([0] * 27 + [1] * 3, np.linspace(0, 1, 30), "27, 3 by class"),
@@ -169,6 +179,18 @@ def test_net_benefit_by_hand() -> None:
     # At a prevalence of 5 %: 0.8 * 0.05 - 0.25 * 0.95 * 0.25.
     other = decision_curve(y, p, thresholds=[0.2], prevalence=0.05, resamples=0)
     assert other.model[0] == pytest.approx(0.8 * 0.05 - 0.25 * 0.95 * 0.25)
+
+
+def test_net_benefit_above_all_and_none_is_judged_by_paired_resamples() -> None:
+    rng = np.random.default_rng(10)
+    y, noise = (rng.random(300) < 0.3).astype(int), rng.random(300)
+    assert not decision_curve(y, noise, resamples=200).useful(), "a guess is never better than all or none"
+    p = np.clip(0.2 + 0.45 * y + 0.2 * rng.normal(size=300), 0.01, 0.99)
+    curve = decision_curve(y, p, resamples=200)
+    assert any(low < 0.4 < high for low, high in curve.useful())
+    # Draws with more patients who have the disease raise the model and acting on all alike.
+    at = int(np.argmin(np.abs(curve.thresholds - 0.15)))
+    assert curve.gain[at] > curve.low[at] - max(curve.everyone[at], 0)
 
 
 def test_intervals_of_net_benefit_and_rates_hold_the_truth() -> None:

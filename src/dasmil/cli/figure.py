@@ -40,7 +40,8 @@ def figure(
     out
         Folder for the files.
     panels
-        Of roc, confusion, calibration, distance, curves and maps, separated by commas; default roc,confusion,distance.
+        Of roc, confusion, calibration, decisions, distance, curves and maps, separated by commas; default
+        roc,confusion,distance.
     bags
         Bags whose maps are drawn; default the surest that is right and the surest that is wrong.
     slides

@@ -6,15 +6,16 @@ from dasmil.attribution.distance import told_distances
 from dasmil.models import MODELS
 from dasmil.report.advice import advice_section
 from dasmil.report.baselines import baselines_section
+from dasmil.report.calibration import calibration_section
 from dasmil.report.classes import classes_section
 from dasmil.report.covariates import covariates_section
+from dasmil.report.decisions import decisions_section
 from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.library import library_section
 from dasmil.report.localisation import localisation_section
 from dasmil.report.overfit import overfit_notice
 from dasmil.report.page import Page, Section
 from dasmil.report.pictures import (
-    calibration_picture,
     confusion_picture,
     distance_pictures,
     learning_pictures,
@@ -46,9 +47,7 @@ def run_page(run: Run) -> Page:
     split = run.splits[0]
     truth = true_distance(run)
     explaining = [*example_pictures(run, split), *distance_pictures(run, truth)]
-    scoring = [
-        p for p in (roc_picture(run, split), confusion_picture(run, split), calibration_picture(run, split)) if p
-    ]
+    scoring = [p for p in (roc_picture(run, split), confusion_picture(run, split)) if p]
     sections = [Section("Scores", tables=[scores_table(run)])]
     told = told_by(run)
     if explaining or told:
@@ -56,7 +55,7 @@ def run_page(run: Run) -> Page:
         sections.append(Section("How well it separates the bags", pictures=scoring))
     else:
         sections.insert(0, Section("How well it separates the bags", pictures=scoring))
-    sections.append(localisation_section(run))
+    sections += [calibration_section(run, split), decisions_section(run, split), localisation_section(run)]
     if not run.out_of_fold:
         sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
     judged = verdict(run)

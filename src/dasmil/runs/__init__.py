@@ -3,6 +3,18 @@
 from dasmil.runs.answers import Answers
 from dasmil.runs.baselines import baseline_predictions, baseline_record, read_baselines, write_baselines
 from dasmil.runs.covariates import read_covariates, write_covariates
+from dasmil.runs.held_out import (
+    Judged,
+    held_out,
+    held_out_set,
+    judged,
+    patient_folds,
+    read_clinical,
+    recalibrated,
+    recalibration_of,
+    save_recalibration,
+    write_clinical,
+)
 from dasmil.runs.layout import (
     REPORT,
     find_model,
@@ -48,13 +60,15 @@ from dasmil.runs.writer import (
 )
 
 __all__ = [
-    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "LibrarySummary",
-    "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus", "SeenBags", "Speaker",
-    "Summary", "TaskVerdict", "Verdict", "baseline_predictions", "baseline_record", "check_kind", "find_model",
-    "fold_folder", "fold_folders", "forget_folds", "is_begun", "is_finished", "keep_study", "last_checkpoint",
-    "last_written", "load_model", "model_files", "note_in_data", "of_seed", "origin_of", "prediction_rows",
-    "read_baselines", "read_config", "read_covariates", "read_library", "read_localisation", "read_summary",
-    "run_folders", "run_progress", "runs_below", "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict",
-    "verdict", "verdict_of", "versions", "write_baselines", "write_covariates", "write_fold_summary_file",
-    "write_localisation", "write_seen",
+    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "Judged",
+    "LibrarySummary", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus",
+    "SeenBags", "Speaker", "Summary", "TaskVerdict", "Verdict", "baseline_predictions", "baseline_record",
+    "check_kind", "find_model", "fold_folder", "fold_folders", "forget_folds", "held_out", "held_out_set",
+    "is_begun", "is_finished", "judged", "keep_study", "last_checkpoint", "last_written", "load_model",
+    "model_files", "note_in_data", "of_seed", "origin_of", "patient_folds", "prediction_rows", "read_baselines",
+    "read_clinical", "read_config", "read_covariates", "read_library", "read_localisation", "read_summary",
+    "recalibrated", "recalibration_of", "run_folders", "run_progress", "runs_below", "save_recalibration",
+    "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict", "verdict", "verdict_of", "versions",
+    "write_baselines", "write_clinical", "write_covariates", "write_fold_summary_file", "write_localisation",
+    "write_seen",
 ]  # fmt: skip

@@ -17,6 +17,8 @@ BASELINES = "baselines"
 BAGS = "bags.json"
 COVARIATES = "covariates.json"
 LOCALISATION = "localisation.json"
+RECALIBRATION = "recalibration.json"
+CLINICAL = "clinical.json"
 
 
 def seed_folder(run: Path, seed: int) -> Path:

@@ -27,7 +27,8 @@ THRESHOLDS = np.linspace(0.01, 0.99, 99)
 class DecisionCurve:
     """Net benefit at every threshold [thresholds]: of the model with its 95 % band, and of acting on every patient.
 
-    Acting on none has net benefit 0 everywhere.
+    Acting on none has net benefit 0 everywhere. gain: the lower end of the band of what the model has above the better
+    of the two, from the same resamples.
     """
 
     thresholds: Array
@@ -35,10 +36,11 @@ class DecisionCurve:
     low: Array
     high: Array
     everyone: Array
+    gain: Array
 
     def useful(self) -> list[tuple[float, float]]:
-        """The ranges of thresholds at which the lower end of the band is above acting on all and on none."""
-        better = self.low > np.maximum(self.everyone, 0)
+        """The ranges of thresholds at which the model is shown to be better than acting on all and on none."""
+        better = self.gain > 0
         edges = np.flatnonzero(np.diff(np.concatenate([[0], better.astype(int), [0]])))
         return [(float(self.thresholds[a]), float(self.thresholds[b - 1])) for a, b in zip(edges[::2], edges[1::2])]
 
@@ -66,8 +68,10 @@ def decision_curve(
     weights = np.concatenate([np.ones((1, len(y))), *resampled(strata, patients, resamples, seed)])
     drawn = net_benefit(y, p, t, weights, prevalence=prevalence)
     low, high = np.nanpercentile(drawn[1:], [2.5, 97.5], axis=0) if resamples else (drawn[0], drawn[0])
-    everyone = net_benefit(y, np.ones(len(y)), t, prevalence=prevalence)[0]
-    return DecisionCurve(t, drawn[0], low, high, everyone)
+    everyone = net_benefit(y, np.ones(len(y)), t, weights, prevalence=prevalence)
+    above = drawn - np.maximum(everyone, 0)
+    gain = np.nanpercentile(above[1:], 2.5, axis=0) if resamples else above[0]
+    return DecisionCurve(t, drawn[0], low, high, everyone[0], gain)
 
 
 def net_benefit(

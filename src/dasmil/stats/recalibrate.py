@@ -103,6 +103,17 @@ def fit_recalibration(
     return Recalibration(method, tuple(_fitted(method, (y == c).astype(int), p[:, c]) for c in range(classes)), used)
 
 
+def cross_fitted(labels: ArrayLike, probabilities: ArrayLike, folds: ArrayLike, method: str = "platt") -> Array:
+    """Probabilities recalibrated by maps that were fitted on the other folds [n]: no bag has a part in its own map."""
+    y, p = _checked(labels, probabilities)
+    member = np.asarray(folds)
+    found = np.empty_like(p)
+    for fold in np.unique(member):
+        own = member == fold
+        found[own] = fit_recalibration(y[~own], p[~own], method)(p[own])
+    return found
+
+
 def _fitted(method: str, y: NDArray[Any], p: Array) -> dict[str, Any]:
     x = logits(p)
     if method == "in-the-large":

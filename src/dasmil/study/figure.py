@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from dasmil.attribution.ground import layout_of
 from dasmil.errors import InputError, unknown_name
+from dasmil.report.decisions import decisions_section
 from dasmil.report.explanation.heatmap import ground_figure, map_figure
 from dasmil.report.page import figures_kept, picture
 from dasmil.report.pictures import (
@@ -34,12 +35,13 @@ PANELS: dict[str, Callable[[Run, str], Any]] = {
     "roc": lambda run, split: roc_picture(run, split),
     "confusion": lambda run, split: confusion_picture(run, split),
     "calibration": lambda run, split: calibration_picture(run, split),
+    "decisions": lambda run, split: decisions_section(run, split),
     "distance": lambda run, _split: distance_pictures(run),
     "curves": lambda run, _split: learning_pictures([(run, ACCENT)]),
 }
 MAPS = "maps"
 DEFAULT = ("roc", "confusion", "distance")
-OF_CLASSES = ("roc", "confusion", "calibration")
+OF_CLASSES = ("roc", "confusion", "calibration", "decisions")
 
 
 def make_figure(
@@ -57,9 +59,9 @@ def make_figure(
 
     Example: ``dasmil.make_figure("runs/mine", "figures", panels=["roc", "maps"], slides="slides/")``
 
-    panels: of roc, confusion, calibration, distance, curves and maps. bags: whose maps are drawn; default the surest
-    bag that is right and the surest that is wrong. slides: the folder with the pictures under the maps, which then
-    stand beside them. Every plot of the report is written to ``out/plots`` as SVG, with its data as CSV.
+    panels: of roc, confusion, calibration, decisions, distance, curves and maps. bags: whose maps are drawn; default
+    the surest bag that is right and the surest that is wrong. slides: the folder with the pictures under the maps,
+    which then stand beside them. Every plot of the report is written to ``out/plots`` as SVG, with its data as CSV.
     """
     stored, folder = Run.read(run), make_folder(out)
     names = list(panels if panels is not None else _default(stored, bags))
