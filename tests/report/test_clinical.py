@@ -11,7 +11,7 @@ import pytest
 from dasmil.report.calibration import calibration_section, calibration_table
 from dasmil.report.decisions import decision_parts, decisions_section
 from dasmil.report.page import Cell
-from dasmil.runs import Judged, Run, judged
+from dasmil.runs import LabelledSet, Run, labelled_set
 from dasmil.stats.calibration import calibrate
 from dasmil.stats.decisions import threshold_for_sensitivity
 
@@ -29,12 +29,14 @@ def made(patients=60, seed=0, slides=2):
     own = np.repeat(np.arange(patients), slides)
     p = 1 / (1 + np.exp(-(2 * y[own] - 1 + rng.normal(size=patients)[own])))
     fold = own % 3
-    return Judged([f"b{i}" for i in range(len(own))], y[own], p, [f"p{i}" for i in own], np.full(len(own), 0.5), fold)
+    return LabelledSet(
+        [f"b{i}" for i in range(len(own))], y[own], p, [f"p{i}" for i in own], np.full(len(own), 0.5), fold
+    )
 
 
 def test_the_table_has_the_figures_of_the_run(trained: Path) -> None:
     run = Run.read(trained / "patients")
-    known = judged(run, "test")
+    known = labelled_set(run, "test")
     assert known is not None
     found = calibrate(known.labels, known.probabilities, known.patients)
     section = calibration_section(run, "test")
@@ -52,7 +54,7 @@ def test_three_classes_have_a_column_each_and_kappa(trained: Path) -> None:
 
 def test_thresholds_are_chosen_on_validation_bags_and_judged_on_others(trained: Path) -> None:
     run = Run.read(trained / "binary")
-    val, test = judged(run, "val"), judged(run, "test")
+    val, test = labelled_set(run, "val"), labelled_set(run, "test")
     assert val is not None
     assert test is not None
     table = decisions_section(run, "test").tables[0]

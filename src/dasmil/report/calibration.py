@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dasmil.report.page import Cell, Column, Section, Table
 from dasmil.report.pictures import calibration_picture
 from dasmil.report.words import decimal, plural
-from dasmil.runs import Run, judged, recalibrated
+from dasmil.runs import Run, labelled_set, recalibrated
 from dasmil.stats.calibration import Calibration, calibrate
 
 Array = NDArray[np.float64]
@@ -29,7 +29,7 @@ IDEAL = {"slope": "1", "intercept": "0", "in_the_large": "0", "expected_over_obs
 def calibration_section(run: Run, split: str) -> Section:
     """Reliability curve, slope, intercept, events, Brier score and calibration error; empty without labelled bags."""
     title = "Calibration"
-    known = judged(run, split)
+    known = labelled_set(run, split)
     if known is None:
         return Section(title)
     sets: list[tuple[str, Array]] = [("as predicted", known.probabilities)]

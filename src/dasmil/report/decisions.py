@@ -16,7 +16,7 @@ from dasmil.report import figures
 from dasmil.report.page import Cell, Column, Picture, Section, Table, picture
 from dasmil.report.style import ACCENT, FONT, GREY, INK, LINE, ORANGE, look, new_figure
 from dasmil.report.words import decimal, interval_text, plural
-from dasmil.runs import Judged, Run, judged, read_clinical
+from dasmil.runs import LabelledSet, Run, labelled_set, read_clinical
 from dasmil.stats import confusion_counts
 from dasmil.stats.agreement import by_patient, kappa_interval
 from dasmil.stats.decisions import (
@@ -38,14 +38,14 @@ ACCURACY = 0.95
 def decisions_section(run: Run, split: str) -> Section:
     """Net benefit, thresholds and their rates, confusion by patient and referral of a set; empty without labels."""
     title = "Decisions"
-    known = judged(run, split)
+    known = labelled_set(run, split)
     if known is None:
         return Section(title)
     return decision_parts(known, run.class_names, operating_rules(run, split, known), read_clinical(run.path))
 
 
 def decision_parts(
-    known: Judged, names: Sequence[str], rules: Mapping[str, float | Array], clinical: Mapping[str, Any]
+    known: LabelledSet, names: Sequence[str], rules: Mapping[str, float | Array], clinical: Mapping[str, Any]
 ) -> Section:
     """The section from labelled bags; rules: thresholds by what they are for."""
     prevalence = clinical.get("prevalence")
@@ -63,7 +63,7 @@ def decision_parts(
     return Section("Decisions", text=text, tables=tables, pictures=pictures)
 
 
-def operating_rules(run: Run, split: str, known: Judged) -> dict[str, float | Array]:
+def operating_rules(run: Run, split: str, known: LabelledSet) -> dict[str, float | Array]:
     """Thresholds by name: the run's, for sensitivities and specificities that are reached on the validation bags, and
     for the cost that was stated. Of a cross-validation every fold chooses its own.
     """
@@ -84,12 +84,12 @@ def operating_rules(run: Run, split: str, known: Judged) -> dict[str, float | Ar
     return rules
 
 
-def _chosen(run: Run, split: str, known: Judged, choose: Any) -> Array:
+def _chosen(run: Run, split: str, known: LabelledSet, choose: Any) -> Array:
     """The threshold of every bag, chosen on the validation bags of its own part of the run."""
     found = np.empty(len(known.labels))
     for number, part in enumerate(run.parts):
         if (own := known.fold == number).any():
-            val = judged(part, "val")
+            val = labelled_set(part, "val")
             if val is None:
                 raise InputError("no validation bags")
             found[own] = choose(val.labels, val.probabilities)
@@ -97,7 +97,7 @@ def _chosen(run: Run, split: str, known: Judged, choose: Any) -> Array:
 
 
 def operating_table(
-    known: Judged, rules: Mapping[str, float | Array], prevalence: float | None, positive: str
+    known: LabelledSet, rules: Mapping[str, float | Array], prevalence: float | None, positive: str
 ) -> Table:
     """Rates of every rule with their intervals, PPV and NPV at a stated prevalence or that of the bags."""
     rows: list[list[str | Cell]] = []
@@ -170,7 +170,7 @@ def decision_figure(curve: DecisionCurve) -> Figure:
     return figure
 
 
-def patient_confusion(known: Judged, names: Sequence[str]) -> list[Picture]:
+def patient_confusion(known: LabelledSet, names: Sequence[str]) -> list[Picture]:
     """Counts of patients, by the mean probability of their bags; nothing where every bag is a patient."""
     if len(set(known.patients)) == len(known.patients):
         return []
@@ -186,7 +186,7 @@ def patient_confusion(known: Judged, names: Sequence[str]) -> list[Picture]:
     return [picture(figures.confusion(counts, names, "Confusion by patient"), "Confusion matrix by patient", caption)]
 
 
-def kappa_text(known: Judged, names: Sequence[str]) -> str:
+def kappa_text(known: LabelledSet, names: Sequence[str]) -> str:
     """Quadratic weighted kappa in one sentence: it takes the classes in their order."""
     value, low, high = kappa_interval(known.labels, known.predicted, len(names), known.patients)
     if not math.isfinite(value):
@@ -197,7 +197,7 @@ def kappa_text(known: Judged, names: Sequence[str]) -> str:
     return f"If the classes are ordered ({' < '.join(names)}), their quadratic weighted kappa is {value:.3f}{between}."
 
 
-def referral_picture(known: Judged) -> Picture:
+def referral_picture(known: LabelledSet) -> Picture:
     """Accuracy on what is kept when the least certain bags are referred."""
     binary = known.probabilities.ndim == 1
     found = referral_curve(known.labels, known.probabilities, known.patients,

@@ -4,10 +4,10 @@ from dasmil.runs.answers import Answers
 from dasmil.runs.baselines import baseline_predictions, baseline_record, read_baselines, write_baselines
 from dasmil.runs.covariates import read_covariates, write_covariates
 from dasmil.runs.held_out import (
-    Judged,
+    LabelledSet,
     held_out,
     held_out_set,
-    judged,
+    labelled_set,
     patient_folds,
     read_clinical,
     recalibrated,
@@ -60,11 +60,11 @@ from dasmil.runs.writer import (
 )
 
 __all__ = [
-    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "Judged",
+    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "LabelledSet",
     "LibrarySummary", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus",
     "SeenBags", "Speaker", "Summary", "TaskVerdict", "Verdict", "baseline_predictions", "baseline_record",
     "check_kind", "find_model", "fold_folder", "fold_folders", "forget_folds", "held_out", "held_out_set",
-    "is_begun", "is_finished", "judged", "keep_study", "last_checkpoint", "last_written", "load_model",
+    "is_begun", "is_finished", "keep_study", "labelled_set", "last_checkpoint", "last_written", "load_model",
     "model_files", "note_in_data", "of_seed", "origin_of", "patient_folds", "prediction_rows", "read_baselines",
     "read_clinical", "read_config", "read_covariates", "read_library", "read_localisation", "read_summary",
     "recalibrated", "recalibration_of", "run_folders", "run_progress", "runs_below", "save_recalibration",

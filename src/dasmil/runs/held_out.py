@@ -23,7 +23,7 @@ FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class LabelledSet:
     """Labelled bags of a set with the mean probability of the seeds (and, of folds, of the models of their fold).
 
     probabilities: [n] of class 1, or [n, classes]; thresholds [n]: where a bag becomes positive; fold [n].
@@ -43,7 +43,7 @@ class Judged:
         return (p >= self.thresholds).astype(np.int64) if p.ndim == 1 else p.argmax(1)
 
 
-def judged(run: Run, split: str) -> Judged | None:
+def labelled_set(run: Run, split: str) -> LabelledSet | None:
     """The labelled bags of a set of a run; None where it has none."""
     parts = [
         (found, part.threshold, number)
@@ -53,7 +53,7 @@ def judged(run: Run, split: str) -> Judged | None:
     known = [(found, found.labels >= 0, cut, number) for found, cut, number in parts]
     if not any(rows.any() for _, rows, _, _ in known):
         return None
-    return Judged(
+    return LabelledSet(
         [bag for found, rows, _, _ in known for bag, kept in zip(found.bag_ids, rows, strict=True) if kept],
         np.concatenate([found.labels[rows] for found, rows, _, _ in known]),
         np.concatenate([found.probabilities[rows] for found, rows, _, _ in known]),
@@ -113,7 +113,7 @@ def save_recalibration(run: Run, method: str) -> None:
         write_json(run.path / layout.RECALIBRATION, found.as_json())
 
 
-def recalibrated(run: Run, split: str, known: Judged) -> tuple[Array, str] | None:
+def recalibrated(run: Run, split: str, known: LabelledSet) -> tuple[Array, str] | None:
     """Probabilities of a set by the run's map, and on which bags it was fitted; None without a map.
 
     Bags that the run's map was fitted on get those of maps fitted on the other folds, or on other patients.
