@@ -13,6 +13,7 @@ from dasmil.report.pictures import calibration_picture
 from dasmil.report.words import decimal, plural
 from dasmil.runs import Run, labelled_set, recalibrated
 from dasmil.stats.calibration import Calibration, calibrate
+from dasmil.vocabulary import METRICS
 
 Array = NDArray[np.float64]
 ROWS = {
@@ -20,8 +21,8 @@ ROWS = {
     "intercept": "Intercept",
     "in_the_large": "Calibration-in-the-large",
     "expected_over_observed": "Expected / observed events",
-    "brier": "Brier score",
-    "calibration_error": "Calibration error (ECE)",
+    "brier": METRICS["brier"].title,
+    "calibration_error": f"{METRICS['calibration_error'].title} (ECE)",
 }
 IDEAL = {"slope": "1", "intercept": "0", "in_the_large": "0", "expected_over_observed": "1"}
 
