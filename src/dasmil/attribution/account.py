@@ -18,6 +18,7 @@ from dasmil.attribution.rows import PairAttention
 from dasmil.errors import InputError, unknown_name
 from dasmil.models.base import MILModel
 from dasmil.models.combined import ModelSum
+from dasmil.nn.evidence import NonNegativeLinear, PairEvidence
 from dasmil.types import Bag, Explanation, Pair, PairSum
 
 METHODS = ("auto", "exact", "integrated-gradients")
@@ -162,7 +163,7 @@ class Account:
         is left are pairs: the embedding parts of all layers and the features part of the first, each with two ends.
         """
         winners = stack.output().argmax(0) if stack.pooling == "max" else None
-        weights = pooling_weights(stack.output(), w, stack.pooling)
+        weights = stack.row_weights(w)
         distance, constant, taken = (torch.zeros_like(self.coords[:, 0]) for _ in range(3))
         absolute_distance = absolute_constant = 0.0
         last = split = None
@@ -295,11 +296,18 @@ class Account:
         else:
             weights = (w if stack.pooling == "sum" else w / len(self.bag)).expand(len(self.bag), f)
         by_head = weights.detach().unflatten(-1, (stack.layers[-1].heads, -1)).transpose(0, 1)
+        layer = stack.modules[-1]
+        if isinstance(layer, PairEvidence):
+            by_head = by_head.clone()
+            for head, (index, norm) in enumerate(rows):
+                by_head[head, index, 0] *= (norm - layer.threshold[head].detach()).sigmoid()
         self.deciding = DecidingRows(winners, tuple(rows), by_head)
 
     def _classifier(self, target: int) -> tuple[Tensor, Tensor]:
         """Weights [f] and bias of the logit of one class; of two classes, class 0 has the negative of the logit."""
-        weight, bias = self.model.classifier.weight, self.model.classifier.bias
+        classifier = self.model.classifier
+        weight = classifier.used_weight if isinstance(classifier, NonNegativeLinear) else classifier.weight
+        bias = classifier.bias
         assert isinstance(weight, Tensor)
         assert isinstance(bias, Tensor)
         if self.model.n_logits == 1:

@@ -6,24 +6,30 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from dasmil.attribution.contributions import pooling_weights
 from dasmil.attribution.rows import PairAttention
 from dasmil.models.account import AttentionLayers, PlainPooling, WeightedPooling
 from dasmil.models.base import MILModel
 from dasmil.nn import DistanceAwareAttention, pool
 from dasmil.nn.discrete import DiscreteDistanceAttention
+from dasmil.nn.evidence import PairEvidence
 
 AttentionModule = DistanceAwareAttention | DiscreteDistanceAttention
 
 
 @dataclass(eq=False)
 class Stack:
-    """Self-attention layers, one on the other, then a pooling; value_weights[l]: W^V of layer l [out, in]."""
+    """Self-attention layers, one on the other, then a pooling; value_weights[l]: W^V of layer l [out, in].
+
+    evidence: a row is no weighted mean of values but the weight that all its pairs have together, each pair its share.
+    """
 
     layers: list[PairAttention]
     value_weights: list[Tensor]
     modules: list[AttentionModule]
     last_input: Tensor
     pooling: str
+    evidence: bool = False
     _output: Tensor | None = field(default=None, repr=False)
 
     def output(self) -> Tensor:
@@ -32,6 +38,11 @@ class Stack:
             last = self.layers[-1]
             self._output = self.modules[-1].forward(self.last_input, last.coords, None, last.section)
         return self._output
+
+    def row_weights(self, w: Tensor) -> Tensor:
+        """The weight [n, f] of every row in w . pooled(), times what its values of 1 must be scaled by."""
+        found = pooling_weights(self.output(), w, self.pooling)
+        return found * self.output() if self.evidence else found
 
     def pooled(self) -> Tensor:
         return pool(self.output(), None, self.pooling)
@@ -54,7 +65,9 @@ def _read_stack(account: AttentionLayers, coords: Tensor, section: Tensor | None
         layers.append(_pair_attention(module, x, coords, section))
         if number + 1 < len(modules):
             x = module.forward(x, coords, None, section)
-    return Stack(layers, [module.value.weight for module in modules], modules, x, account.pooling)
+    evidence = isinstance(modules[0], PairEvidence)
+    weights = [] if evidence else [module.value.weight for module in modules]
+    return Stack(layers, weights, modules, x, account.pooling, evidence)
 
 
 def _pair_attention(module: AttentionModule, x: Tensor, coords: Tensor, section: Tensor | None) -> PairAttention:

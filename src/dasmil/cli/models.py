@@ -65,16 +65,17 @@ def describe(name: str) -> dict[str, Any]:
         "position": cls.position,
         "permutation_invariant": cls.permutation_invariant,
         "stackable": cls.stackable,
+        "multiple_instance_assumption": "monotone=true" if "monotone" in cls.schema() else "no",
         "parameters": parameters,
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     presets = list(rows[0]["parameters"])
-    lines = [["Model", "Position", *presets, "Paper"]]
+    lines = [["Model", "Position", *presets, "MI assumption", "Paper"]]
     for row in rows:
         counts = ["-" if row["parameters"][p] is None else f"{row['parameters'][p]:,}" for p in presets]
-        lines.append([row["name"], row["position"], *counts, row["paper"]])
+        lines.append([row["name"], row["position"], *counts, row["multiple_instance_assumption"], row["paper"]])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     right = range(2, 2 + len(presets))
     text = [
@@ -83,4 +84,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([*text, "", "Parameters: at the settings of the paper's two tables, the encoder included."])
+    notes = [
+        "Parameters: at the settings of the paper's two tables, the encoder included.",
+        "MI assumption: whether no instance can lower the logit of a bag, and the option that ensures it.",
+    ]
+    return "\n".join([*text, "", *notes])

@@ -9,12 +9,15 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from dasmil.errors import InputError
 from dasmil.models.base import CommonOptions
+from dasmil.models.monotone import monotone_classifier
 from dasmil.models.options import Bias, Count, Length, Number, Phi, Pooling, Probability, Size
 from dasmil.models.sa import AttentionModel, SAAggregator
 from dasmil.nn import DistanceAwareAttention, Linear
 from dasmil.nn.attention import STEEPNESS
 from dasmil.nn.begin import QUIET, begin_mean, begin_near, begin_share, begin_within
+from dasmil.nn.evidence import PairEvidence
 
 
 class DASMIL(AttentionModel):
@@ -32,6 +35,9 @@ class DASMIL(AttentionModel):
     False), "exponential", "gaussian"; theta_init, beta_init: in units of distance_scale, one number or one for each
     head; self_pair: False gives the pair (i, i) no embedding, as the published program did. bias, bias_init,
     train_bias, radius: as in sa, beside the embeddings.
+    monotone: the logit can only rise when an instance is added. Each head is one kind of evidence that pairs give,
+    P_ih = sigmoid(log sum_j exp(e_ijh) - t_h), pooled by ``pooling`` ("max" or "sum"), and the classifier's weights are
+    above 0; values and their embedding are not used, nor is out_features.
     Heads are joined; layers follow one another, each with its own theta and beta.
     Departs from the paper: the preset "mnist-collage" has self_pair False, because its table was made so.
     """
@@ -66,20 +72,28 @@ class DASMIL(AttentionModel):
         bias_init: Number | Sequence[Number] = 1.0,
         train_bias: bool = True,
         radius: Length | None = None,
+        monotone: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(**common)
+        attention: dict[str, Any] = {
+            "hidden": hidden, "heads": heads, "embeddings": embeddings, "product_term": product_term,
+            "train_embeddings": train_embeddings, "train_phi": train_phi, "phi": phi, "theta_init": theta_init,
+            "beta_init": beta_init, "self_pair": self_pair, "dropout": dropout, "distance_scale": self.distance_scale,
+            "bias": bias, "bias_init": bias_init, "train_bias": train_bias, "radius": radius,
+        }  # fmt: skip
+        if monotone:
+            if layers > 1 or pooling == "mean":
+                raise InputError(
+                    f"monotone=True with layers={layers} and pooling={pooling!r}: a further instance could lower the "
+                    "logit; use one layer and pooling 'max' or 'sum'"
+                )
+            self.aggregator = SAAggregator([PairEvidence(self.encoded, **attention)], pooling)
+            self.classifier = monotone_classifier(self, heads)
+            return
         out = self.encoded if out_features is None else out_features
         sizes = [self.encoded] + [out] * layers
-        stack = [
-            DistanceAwareAttention(
-                size_in, size_out, hidden=hidden, heads=heads, embeddings=embeddings, product_term=product_term,
-                train_embeddings=train_embeddings, train_phi=train_phi, phi=phi, theta_init=theta_init,
-                beta_init=beta_init, self_pair=self_pair, dropout=dropout, distance_scale=self.distance_scale,
-                bias=bias, bias_init=bias_init, train_bias=train_bias, radius=radius,
-            )
-            for size_in, size_out in itertools.pairwise(sizes)
-        ]  # fmt: skip
+        stack = [DistanceAwareAttention(*ends, **attention) for ends in itertools.pairwise(sizes)]
         self.aggregator = SAAggregator([*stack], pooling)
         self.classifier = self.make_classifier(out)
 
@@ -119,6 +133,9 @@ class DASMIL(AttentionModel):
         return found
 
     def begin_near(self, first: Tensor, second: Tensor, length: float, instances: float) -> bool:
+        evidence = next((module for module in self.modules() if isinstance(module, PairEvidence)), None)
+        if evidence is not None:
+            return evidence.begin_near(first, second, length / self.distance_scale, instances)
         layer = self._only_layer()
         can = layer is not None and begin_near(layer, first, second, length / self.distance_scale, instances)
         return can and self._begin_with_first_output()
@@ -144,7 +161,7 @@ class DASMIL(AttentionModel):
 
     def _only_layer(self) -> DistanceAwareAttention | None:
         layers = [module for module in self.modules() if isinstance(module, DistanceAwareAttention)]
-        return layers[0] if len(layers) == 1 else None
+        return layers[0] if len(layers) == 1 and not isinstance(layers[0], PairEvidence) else None
 
     @torch.no_grad()
     def _begin_with_first_output(self, others: float = QUIET) -> bool:
