@@ -17,6 +17,7 @@ EXACT = [
     "max-pool", "mean-pool", "ab-mil", "gated-ab-mil", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "das-mil",
     "sa-alibi", "sa-rope", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "sm-abmil", "psa-mil", "camil", "rrt-mil",
     "mean-mlp", "feather", "acmil", "aem", "nnmil", "abmilx", "gabmil", "snuffy",
+    "mamba-mil",
 ]  # fmt: skip
 
 SMALL = {  # as published they have hundreds of features, far too slow for a test
@@ -40,6 +41,9 @@ SMALL = {  # as published they have hundreds of features, far too slow for a tes
     "abmilx": {"features": 16, "heads": 2},
     "gabmil": {"features": 16, "hidden": 8, "tile": 60.0},
     "snuffy": {"heads": 2, "chosen": 4},
+    "mamba-mil": {"features": 8, "rate": 3},
+    "2dmamba-mil": {"features": 8, "tile": 60.0},
+    "span": {"features": 8, "heads": 2, "tile": 60.0},
 }
 JUMP = {"wikg"}
 """Its neighbours are chosen by the features, so that the logit jumps along the path: the residual tells how much."""

@@ -164,11 +164,27 @@ def snuffy(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str,
     return "snuffy", {"heads": given["num_heads"], "chosen": given["big_lambda"], "layers": given["depth"]}
 
 
+def mamba(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    second = {"Mamba": "none", "BiMamba": "reversed", "SRMamba": "reordered"}[given["type"]]
+    rate = {"rate": int(case.split("rate")[1])} if "rate" in case else {}
+    return "mamba-mil", {"features": given["d_model"], "layers": given["layer"], "second": second, **rate}
+
+
+def mamba_2d(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    grid = {"tile": 512.0, "height": 13, "width": 17}
+    return "2dmamba-mil", {"features": given["mambamil_dim"], "layers": given["layers"], **grid}
+
+
+def span(entry: str, case: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "span", {"heads": given["heads"], "tile": 224.0, "as_published": True, "dropout": 0.0}
+
+
 OPTIONS = {
     "clam": clam, "dsmil": dsmil, "dtfd": dtfd, "ilra": ilra, "transformer-mil-lab": transformer, "stamp": stamp,
     "long-mil": long_mil, "psa": psa, "sm-abmil": sm_abmil, "patch-gcn": patch_gcn, "camil": camil, "wikg": wikg,
     "rrt": rrt, "simlp": mean_mlp, "feather": feather, "acmil": acmil, "aem": aem, "nnmil": nnmil, "abmilx": abmilx,
-    "gabmil": gabmil, "snuffy": snuffy,
+    "gabmil": gabmil, "snuffy": snuffy, "mambamil": mamba, "2dmamba": mamba_2d,
+    "span": span,
 }  # fmt: skip
 
 
@@ -178,17 +194,19 @@ def bag(entry: str, case: str) -> tuple[Tensor, Tensor]:
     x = torch.sin(0.7 * i[:, None] + 0.3 * j + 0.1 * i[:, None] * j)
     if GOLDEN[entry]["source"] in TILE:
         row, column = 7 * i % 13, (3 * i + 4 * (i // 13)) % 17
+        if GOLDEN[entry]["source"] == "span":  # its first axis is the row of the others
+            row, column = (i // 6, i % 6) if case.endswith("_block") else (column, row)
         return x, torch.stack([column, row], dim=1) * TILE[GOLDEN[entry]["source"]] + 300
     coords = torch.stack([128 + 90 * torch.sin(1.3 * i), 128 + 90 * torch.cos(2.1 * i)], dim=1)
     return x, coords * (64 if case.endswith("_far") else 40 if case.endswith("_near") else 1)
 
 
-TILE = {"gabmil": 1024}
+TILE = {"gabmil": 1024, "2dmamba": 512, "span": 224}
 """Pixels of a cell of models that read a grid."""
 
 
 def inputs_of(entry: str) -> int:
-    return 512 if entry == "camil" else 32
+    return {"camil": 512, "span": 256}.get(entry, 32)
 
 
 def one_logit(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,6 +426,35 @@ def test_slide_features_of_feather(entry: str, case: str, monkeypatch: pytest.Mo
     close(found[:8], GOLDEN[entry]["cases"][case]["slide_features_first8"])
 
 
+@pytest.mark.parametrize(("entry", "case"), of_source("2dmamba"))
+def test_cells_of_2dmamba(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention is over all cells: scores of the instances are known up to the same sum."""
+    expected = GOLDEN[entry]["cases"][case]
+    output, _, _ = run(entry, case, monkeypatch)
+    assert output.instance_scores is not None
+    raw = numbers(expected["attention_raw_of_instances"])
+    close(output.instance_scores.log() - output.instance_scores[0].log(), raw - raw[0])
+    assert expected["attention_raw_of_cell_0_0"] == expected["attention_raw_of_instances"][0]
+    assert float(output.instance_scores.detach().sum()) < len(raw) / (13 * 17) * 1.1
+
+
+@pytest.mark.parametrize(("entry", "case"), of_source("span"))
+def test_stages_of_span(entry: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of the large entry hardly depend on the windows; what the stages give does."""
+    expected = GOLDEN[entry]["cases"][case]
+    features, coords = bag(entry, case)
+    aggregator: Any = model_by_formula(entry, case, monkeypatch).aggregator
+    cells = ((coords - coords.amin(0)) / 224).round().long()
+    order = (cells[:, 0] * 100 + cells[:, 1]).argsort()
+    stages = aggregator.stages(features[order], cells[order])
+    assert [len(tokens.x) for tokens, _, _ in stages] == expected["tokens_per_stage"]
+    close(torch.cat([g for _, g, _ in stages])[:, :4], expected["global_token_first4_per_stage"])
+    tokens = stages[-1][0]
+    assert tokens.cells.tolist() == expected["last_stage_cells"]
+    first4 = numbers(expected["last_stage_first4"])
+    close(tokens.x[: len(first4), :4] if len(first4) == len(tokens.x) else tokens.x[:3, :4], first4)
+
+
 COUNTED = [(entry, key) for entry, found in GOLDEN.items() for key in found.get("counts", {})]
 
 
@@ -419,6 +466,7 @@ def test_parameter_counts(entry: str, key: str, monkeypatch: pytest.MonkeyPatch)
     one_logit(entry, monkeypatch)
     kept = ("value_layer", "alibi", "join", "pooling", "kernel", "representatives", "cross_mlp", "attention", "shared")
     kept += ("norm", "mlp", "bias", "heads", "mixing", "window") if given["source"] in ("abmilx", "gabmil") else ()
+    kept += ("second",) if given["source"] == "mambamil" else ("layers",) if given["source"] == "2dmamba" else ()
     options = {k: v for k, v in options.items() if k in kept}
     if "mlp2048" in key:
         options["mlp"] = 2048

@@ -46,6 +46,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "abmilx": {"features": 16, "heads": 4, "dropout": 0.0},
     "gabmil": {"features": 16, "hidden": 8, "mixing": "both", "tile": 20.0, "dropout": 0.0},
     "snuffy": {"heads": 2, "chosen": 3, "dropout": 0.0},
+    "mamba-mil": {"features": 8, "rate": 3},
+    "2dmamba-mil": {"features": 8, "tile": 20.0, "dropout": 0.0},
+    "span": {"features": 8, "heads": 2, "tile": 6.0, "dropout": 0.0},
 }  # fmt: skip
 
 
@@ -67,7 +70,8 @@ def test_the_registry_has_every_model_of_the_paper() -> None:
         "iset-transformer", "sa", "sa-axial", "sa-fourier", "disc-rel-sa", "transmil", "das-mil", "sa-alibi", "sa-rope",
         "slide-transformer", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "ilra-mil",
         "transformer-mil", "stamp-vit", "long-mil", "psa-mil", "sm-abmil", "patch-gcn", "camil", "wikg", "rrt-mil",
-        "mean-mlp", "feather", "acmil", "aem", "nnmil", "abmilx", "gabmil", "snuffy",
+        "mean-mlp", "feather", "acmil", "aem", "nnmil", "abmilx", "gabmil", "snuffy", "mamba-mil",
+        "2dmamba-mil", "span",
     ]  # fmt: skip
     assert all(cls.name == name for name, cls in MODELS.items())
 

@@ -11,7 +11,8 @@ from dasmil.data.distances import lies_apart
 from dasmil.models import MODELS, create_model
 from dasmil.types import Bag
 
-SMALL = {"gabmil": {"features": 8, "hidden": 4}, "long-mil": {"features": 16, "heads": 4, "layers": 1},
+SMALL = {"2dmamba-mil": {"features": 8},
+         "gabmil": {"features": 8, "hidden": 4}, "long-mil": {"features": 16, "heads": 4, "layers": 1},
          "stamp-vit": {"features": 16, "heads": 4, "mlp": 8}, "slide-transformer": {"layers": 1, "heads": 2},
          "camil": {"heads": 2, "head_features": 4, "landmarks": 4, "local_features": 8, "hidden": 8}}  # fmt: skip
 

@@ -23,6 +23,8 @@ from dasmil.models.gabmil import GABMIL
 from dasmil.models.gnn import GAT, GCN
 from dasmil.models.ilra import ILRAMIL
 from dasmil.models.long_mil import LongMIL
+from dasmil.models.mamba_2d import Mamba2D
+from dasmil.models.mamba_mil import MambaMIL
 from dasmil.models.mean_mlp import MeanMLP
 from dasmil.models.mil_gnn import MILGNN, MILGNNDS
 from dasmil.models.nnmil import NnMIL
@@ -39,6 +41,7 @@ from dasmil.models.sizes import sizes_only
 from dasmil.models.slide_transformer import SlideTransformer
 from dasmil.models.sm_abmil import SmABMIL
 from dasmil.models.snuffy import Snuffy
+from dasmil.models.span import SPAN
 from dasmil.models.stamp_vit import StampViT
 from dasmil.models.storage import read_model
 from dasmil.models.transformer_mil import TransformerMIL
@@ -87,6 +90,9 @@ MODELS: dict[str, type[MILModel]] = {
     "abmilx": ABMILX,
     "gabmil": GABMIL,
     "snuffy": Snuffy,
+    "mamba-mil": MambaMIL,
+    "2dmamba-mil": Mamba2D,
+    "span": SPAN,
 }
 
 STORED: dict[str, type[MILModel]] = {**MODELS, "bag-summary": BagSummary, "auto": ModelSum}
