@@ -91,3 +91,22 @@ def random_part(step: Step, most: int, draws: Draws) -> Step:
 
     section = None if step.section is None else chosen(step.section)
     return Step(step.bags, chosen(step.features), chosen(step.coords), section)
+
+
+def mixed(step: Step, other: Step, share: float, draws: Draws) -> Step:
+    """A random part of the instances of each: ``share`` of the step's bags and the rest of the other's, run by run.
+
+    The two lie in different sections, so no distance between them counts. The bags' numbers are those of ``step``.
+    """
+    parts = [
+        random_part(own, max(1, round(part * own.coords.shape[1])), draws)
+        for own, part in ((step, share), (other, 1 - share))
+    ]
+    sections = [
+        torch.zeros_like(part.coords[..., 0], dtype=torch.int64) if part.section is None else part.section
+        for part in parts
+    ]
+    beyond = int(sections[0].max()) + 1
+    sections[1] = torch.where(sections[1] >= 0, sections[1] + beyond, sections[1])
+    features, coords = (torch.cat(pair, 1) for pair in zip(*((p.features, p.coords) for p in parts), strict=True))
+    return Step(step.bags, features, coords, torch.cat(sections, 1))

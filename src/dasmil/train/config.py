@@ -35,6 +35,25 @@ class TrainingConfig(BaseModel):
     accumulate: int = Field(1, ge=1, le=1_000_000, description="bags per optimiser step")
     clip: float | None = Field(None, gt=0, le=1e9, description="largest norm of a run's gradient")
     balance_classes: bool = Field(True, description="weigh classes by their inverse frequency in the training bags")
+    sampling: Literal["all", "balanced"] = Field(
+        "all",
+        description="balanced: an epoch has as many bags of each class as the rarest class, drawn anew every epoch; "
+        "classes are then not weighed",
+    )
+    instances_share: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="a training step sees at most this share of the median bag's number of instances, drawn anew; "
+        "0 = all instances",
+    )
+    mixup: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the training steps whose bag is mixed with the bag of the step before: a random part of "
+        "each, the losses of both labels in the same proportion",
+    )
     augment: Literal["none", "digits", "patches"] = Field(
         "none", description="digits: small random shift, turn and scale; patches: quarter turns and mirroring"
     )

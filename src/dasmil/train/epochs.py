@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dasmil.models.base import MILModel
 from dasmil.nn.draws import Draws, drawing, drawing_alone
-from dasmil.train.augment import AUGMENTATIONS, feature_dropout, random_part
+from dasmil.train.augment import AUGMENTATIONS, feature_dropout, mixed, random_part
 from dasmil.train.checkpoint import Together
 from dasmil.train.competition import Competition
-from dasmil.train.feed import Feed, Step
+from dasmil.train.feed import Feed, Step, balanced
 from dasmil.train.loss import Lesson
 from dasmil.train.material import Material
 from dasmil.train.optim import Optimizer, clip_gradient, create_optimizer
@@ -25,8 +25,10 @@ from dasmil.train.rates import rates
 from dasmil.train.replicas import Replicas
 from dasmil.train.schedule import factor
 from dasmil.train.state import Row, RunSpec, RunState
+from dasmil.types import Output
 
 DRAWS = 1  # what tells the draws of a replica in an epoch from its order of the bags
+SAMPLED, MIXED = 2, 3  # and what all replicas share: the bags of an epoch, and how two of them are mixed
 
 
 class Attempt:
@@ -200,7 +202,12 @@ class Attempt:
 
     def _seen(self, n: int) -> int:
         """How many instances of a bag of n a training step sees."""
-        return min(n, self.config.starts_instances) if self.choosing else n
+        most = [n]
+        if self.choosing:
+            most.append(self.config.starts_instances)
+        if self.config.instances_share:
+            most.append(max(1, int(self.config.instances_share * float(np.median(self.train.facts.sizes)))))
+        return min(most)
 
     def _one_epoch(self) -> dict[int, Row]:
         """An epoch of all replicas that have not ended; their rows by number.
@@ -229,19 +236,24 @@ class Attempt:
         torch.manual_seed(epoch)  # for layers of other makers, which draw from torch
         lesson = self.loss.lesson(feed.facts, lambda: self.scored(feed), self.device)
         self.replicas.model.train()
-        steps = len(feed.facts.ids)
+        only = None
+        if config.sampling == "balanced":
+            only = balanced(feed.facts.labels, np.random.default_rng([epoch, SAMPLED]))
+        steps = len(feed.facts.ids) if only is None else len(only)
         total, warmup = config.epochs * steps, round(config.warmup_epochs * steps)
         losses, logits, bags = [], [], []
         ranks = Ranks.here()
         ranks.check(steps)
         together = config.accumulate * ranks.world  # bags of one step of the optimizer
-        order = feed.epoch(np.random.default_rng(epoch), [np.random.default_rng(key) for key in keys], ranks)
+        order = feed.epoch(np.random.default_rng(epoch), [np.random.default_rng(key) for key in keys], ranks, only)
+        before: Step | None = None
         for begin in range(0, steps, together):
             count = min(together, steps - begin)
             gradient: Tensor | None = None
             for index in range(begin + ranks.rank, begin + count, ranks.world):
                 given = next(order)
-                logit, loss, new = self._step(given, lesson, draws.at(index))
+                logit, loss, new = self._step(given, before, lesson, draws.at(index), index)
+                before = given if config.mixup else None
                 losses.append(loss)
                 logits.append(logit)
                 bags.append(given.bags)
@@ -255,13 +267,30 @@ class Attempt:
         everyone = [ranks.gathered(torch.stack(found), steps) for found in (losses, logits)]
         return self._epoch_rows(epoch, everyone[0], everyone[1], seen)
 
-    def _step(self, given: Step, lesson: Lesson, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, losses and gradients of one bag for every replica."""
+    def _step(
+        self, given: Step, before: Step | None, lesson: Lesson, draws: Draws, number: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, losses and gradients of one bag for every replica; before: the bag that it may be mixed with."""
         with drawing(draws):
+            if before is not None:
+                chance, share = np.random.default_rng([self.epoch, number, MIXED]).random(2)
+                if chance < self.config.mixup:
+                    given = mixed(given, before, share, draws)
+                    lesson = self._of_both(lesson, before, share)
             step = random_part(given, self._seen(given.coords.shape[1]), draws)
             features = AUGMENTATIONS[self.config.augment](step.features)
             bags = torch.from_numpy(step.bags).to(self.device)
             return self._gradient(features, step.coords, step.section, bags, lesson)
+
+    def _of_both(self, lesson: Lesson, before: Step, share: float) -> Lesson:
+        """The losses of the labels of both bags that were mixed."""
+        others = torch.from_numpy(before.bags).to(self.device)
+
+        def losses(output: Output, bags: Tensor, run: int | None) -> Tensor:
+            other = others if run is None else others[run]
+            return share * lesson(output, bags, run) + (1 - share) * lesson(output, other, run)
+
+        return losses
 
     def _lr(self, share: float) -> Tensor:
         if share != self.lr[0]:

@@ -232,15 +232,21 @@ class Feed:
         return part
 
     def epoch(
-        self, sizes: np.random.Generator, rngs: Sequence[np.random.Generator], ranks: Ranks | None = None
+        self,
+        sizes: np.random.Generator,
+        rngs: Sequence[np.random.Generator],
+        ranks: Ranks | None = None,
+        only: NDArray[np.int64] | None = None,
     ) -> Iterator[Step]:
         """One pass: every run sees every bag once, in an order of its own, in steps of equal bag size.
 
         ``sizes`` draws the sequence of sizes that all runs share; each run then draws its own order among bags of one
         size, so that no padding is needed. Bags that are not in memory are read once, for all runs together.
         Several processes (`ranks`) take turns: each has the steps of its own turn and reads no other bags.
+        only: the bags of this pass, None: all.
         """
-        order = bag_order(self.facts.sizes if self._groups else np.arange(len(self.facts.ids)), sizes, rngs)
+        only = np.arange(len(self.facts.ids)) if only is None else only
+        order = only[bag_order(self.facts.sizes[only] if self._groups else only, sizes, rngs)]
         if ranks is not None:
             order = order[:, ranks.rank :: ranks.world]
         if self._groups is None:
@@ -291,6 +297,13 @@ def bag_order(
         for row, rng in zip(order, rngs, strict=True) if len(steps) > 1 else ():
             row[steps] = rng.permutation(row[steps])
     return order
+
+
+def balanced(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Random bags, as many of each class as the rarest class has."""
+    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    rarest = min(map(len, members))
+    return np.concatenate([rng.permutation(own)[:rarest] for own in members])
 
 
 def _grouped(bags: list[Bag], sizes: NDArray[np.int64], device: torch.device) -> list[Group]:

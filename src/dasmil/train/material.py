@@ -104,7 +104,11 @@ def gather(job: Job, sets: BagSets) -> Material:
 
 
 def _loss(facts: Facts, config: TrainingConfig) -> Loss:
-    loss = Loss(facts.task, facts.targets, balance=config.balance_classes)
+    if facts.task.labels is None and (config.sampling != "all" or config.mixup):
+        raise InputError(
+            f"sampling='balanced' and mixup need classes, but the task is {facts.task.kind}: set sampling=all mixup=0"
+        )
+    loss = Loss(facts.task, facts.targets, balance=config.balance_classes and config.sampling == "all")
     if config.monitor not in ("loss", *loss.metrics):
         known = ", ".join(("loss", *loss.metrics))
         raise InputError(f"monitor is {config.monitor!r}, but {facts.task.kind} has {known}")
