@@ -329,7 +329,7 @@ def test_list_tells_what_the_encoders_are(efficientnet):
         row = rows[encoder.name]
         assert (row.dim, row.input_px, row.licence) == (encoder.dim, encoder.input_px, encoder.licence)
         assert row.installed
-    assert rows["hf-hub:MahmoodLab/UNI2-h"].dim == 1536
+    assert rows["uni2-h"].dim == 1536
     assert "gated" in rows["hf-hub:MahmoodLab/UNI2-h"].weights
 
 

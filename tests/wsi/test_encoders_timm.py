@@ -12,10 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from dasmil.errors import DataError, InputError
-from dasmil.wsi.encoders import create_encoder, timm_import, timm_models
+from dasmil.wsi.encoders import create_encoder, list_encoders, timm_import, timm_models
 from dasmil.wsi.encoders.ctranspath import ConvStem, build_network, convert
-from dasmil.wsi.encoders.foundation import FOUNDATION
+from dasmil.wsi.encoders.foundation import BY_NAME, ELSEWHERE, FOUNDATION
 from dasmil.wsi.encoders.timm_models import ClassAndMean
+from dasmil.wsi.encoders.transformers_names import renamed
+from dasmil.wsi.encoders.weights import misfit
 
 pytestmark = pytest.mark.skipif(not timm_import.installed(), reason="timm is not installed")
 
@@ -213,6 +215,127 @@ def test_a_foundation_model_from_a_local_file(timm, monkeypatch, tmp_path):
     expected = torch.cat([tokens[:, 0], tokens[:, 5:].mean(1)], dim=1)  # a class token, four registers, patches
     np.testing.assert_allclose(encoder.encode(batch), expected.numpy(), rtol=1e-4, atol=1e-5)
     assert encoder.licence == "CC-BY-NC-ND-4.0"
+
+
+def transformers_shapes(
+    kind: str, layers: int, width: int, mlp: int, px: int, patch: int
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a checkpoint of transformers 4: ViTModel, or Dinov2Model with an MLP or a SwiGLU."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.cls_token": (1, 1, width),
+        "embeddings.position_embeddings": (1, 1 + (px // patch) ** 2, width),
+        "embeddings.patch_embeddings.projection.weight": (width, 3, patch, patch),
+        "embeddings.patch_embeddings.projection.bias": (width,),
+    }
+    if kind != "vit":
+        shapes["embeddings.mask_token"] = (1, width)
+
+    def part(name: str, *shape: int) -> None:
+        shapes.update({f"{name}.weight": shape, f"{name}.bias": shape[:1]})
+
+    first, second = {
+        "vit": ("intermediate.dense", "output.dense"),
+        "mlp": ("mlp.fc1", "mlp.fc2"),
+        "swiglu": ("mlp.weights_in", "mlp.weights_out"),
+    }[kind]
+    norms = ("layernorm_before", "layernorm_after") if kind == "vit" else ("norm1", "norm2")
+    for layer in range(layers):
+        name = f"encoder.layer.{layer}"
+        for norm in norms:
+            part(f"{name}.{norm}", width)
+        for one in ("query", "key", "value"):
+            part(f"{name}.attention.attention.{one}", width, width)
+        part(f"{name}.attention.output.dense", width, width)
+        part(f"{name}.{first}", mlp, width)
+        part(f"{name}.{second}", width, mlp // 2 if kind == "swiglu" else mlp)
+        if kind != "vit":
+            shapes |= {f"{name}.layer_scale{k}.lambda1": (width,) for k in (1, 2)}
+    part("layernorm", width)
+    return shapes
+
+
+def by_formula(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """Values that depend on the place of a name in the alphabet."""
+    found = {}
+    for k, (name, shape) in enumerate(sorted(shapes.items())):
+        n = int(np.prod(shape))
+        i = torch.arange(n, dtype=torch.float64)
+        value = 0.3 * torch.sin(0.7 * k + 1.3 * i + 0.1 * (i % 7) * i / (1 + n))
+        scales = name.endswith(("norm1.weight", "norm2.weight")) or "lambda1" in name
+        scales |= "layernorm" in name and name.endswith("weight")
+        found[name] = (value + scales).reshape(shape)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "mlp", "model", "class_token", "mean_token"),
+    [
+        (
+            "vit", 48, "phikon",
+            [-0.3806978308, -0.0381157411, -0.4186858436, -0.9767109977],
+            [-0.2918237365, 0.0074740837, -0.456625485, -1.0123977446],
+        ),
+        (
+            "mlp", 96, "phikon-v2",
+            [-0.6186693755, -0.08404786, 1.0760620078, 1.7951526208],
+            [-0.6045046438, -0.2139246212, 0.7907669125, 1.7752635756],
+        ),
+        (
+            "swiglu", 128, "midnight",
+            [0.0216957206, -0.6350595888, -0.7480487656, 1.0986385789],
+            [0.1758869614, -0.6999283505, -0.9349368846, 1.1267897143],
+        ),
+    ],
+)  # fmt: skip
+def test_checkpoints_of_transformers_give_its_numbers(timm, kind, mlp, model, class_token, mean_token):
+    """Two layers of 24 features in float64; the expected tokens are those of transformers 5.23."""
+    from dataclasses import replace
+
+    size = {"img_size": 28, "patch_size": 14, "embed_dim": 24, "depth": 2, "num_heads": 3, "global_pool": ""}
+    known = BY_NAME[model]
+    small = replace(known, options={**known.options, **size, "mlp_ratio": mlp / 24})
+    network = small.build().double().eval()
+    network.load_state_dict(renamed(by_formula(transformers_shapes(kind, 2, 24, mlp, 28, 14))), strict=True)
+    image = torch.sin(torch.arange(3 * 28 * 28, dtype=torch.float64) * 0.37).reshape(1, 3, 28, 28)
+    with torch.no_grad():
+        tokens = network(image)[0]
+    np.testing.assert_allclose(tokens[0, :4], class_token, atol=2e-10)
+    np.testing.assert_allclose(tokens[1:].mean(0)[:4], mean_token, atol=2e-10)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "layers", "width", "mlp", "patch"),
+    [
+        ("phikon", "vit", 12, 768, 3072, 16),
+        ("phikon-v2", "mlp", 24, 1024, 4096, 16),
+        ("midnight", "swiglu", 40, 1536, 8192, 14),
+    ],
+)
+def test_published_shapes_of_transformers_fit(timm, model, kind, layers, width, mlp, patch):
+    with torch.device("meta"):
+        network = BY_NAME[model].build()
+        shapes = transformers_shapes(kind, layers, width, mlp, 224, patch)
+        state = renamed({name: torch.empty(shape) for name, shape in shapes.items()})
+    assert misfit(network, state) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "millions"),  # as the models' pages and TRIDENT's list have them
+    [("uni", 303), ("uni2-h", 681), ("virchow2", 631), ("gigapath", 1135), ("h-optimus-1", 1135), ("h0-mini", 86),
+     ("gpfm", 303), ("phikon", 86), ("phikon-v2", 303), ("midnight", 1137)],
+)  # fmt: skip
+def test_networks_have_the_published_number_of_parameters(timm, model, millions):
+    with torch.device("meta"):
+        network = BY_NAME[model].build()
+    assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_short_names_and_models_of_other_programs(timm, tmp_path):
+    with pytest.raises(InputError, match=r"weights .*none\.pth: no such file"):
+        create_encoder("uni2-h", weights=tmp_path / "none.pth")
+    with pytest.raises(InputError, match=r"'conch' \(MahmoodLab/CONCH\) needs the package conch of its authors"):
+        create_encoder("conch")
+    assert {info.name for info in list_encoders()} >= {*BY_NAME, *ELSEWHERE}
 
 
 # --- CTransPath ---------------------------------------------------------------------------------------------------

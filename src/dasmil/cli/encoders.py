@@ -52,6 +52,6 @@ def encoders(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
     for row in rows:
         if row.note:
             print(f"{row.name}: {row.note}")
-    if not all(row.installed for row in rows):
+    if not all(row.installed for row in rows if row.weights != "elsewhere"):
         print("\nInstall what is missing with: pip install 'dasmil[slides,timm]'")
     return 0

@@ -49,6 +49,8 @@ def create_encoder(
 ) -> Encoder:
     """Create an encoder: a name of list_encoders(), timm:NAME, hf-hub:REPO, or a Python function with its dim.
 
+    A foundation model has a short name (uni2-h) that stands for its repository (hf-hub:MahmoodLab/UNI2-h).
+
     A name that ends in [4,10] takes these blocks of the network, averaged over the tile, instead of its last layer.
     weights: a local file in place of the encoder's own weights; device: auto (CUDA, MPS, CPU), cpu, cuda:N, mps.
     input_px: the side of a tile, for a function (224) and for "none", which keeps the pixels (64).
@@ -88,13 +90,25 @@ def create_encoder(
         from dasmil.wsi.encoders.timm_models import create_hub
 
         return create_hub(name, weights, device)
+    from dasmil.wsi.encoders.foundation import BY_NAME, ELSEWHERE
+
+    if name in BY_NAME:
+        from dasmil.wsi.encoders.timm_models import create_hub
+
+        return create_hub(f"hf-hub:{BY_NAME[name].repo}", weights, device)
+    if name in ELSEWHERE:
+        model = ELSEWHERE[name]
+        raise InputError(
+            f"encoder {name!r} ({model.repo}) needs {model.package}, which dasmil does not call: use it as a Python "
+            "function (docs/encoders.md), or read the features that TRIDENT or STAMP made with it"
+        )
     raise unknown_name("encoder", name, [info.name for info in list_encoders()])
 
 
 def list_encoders() -> list[EncoderInfo]:
     """Every encoder by name, and the two families of names; nothing heavy is imported, nothing downloaded."""
     from dasmil.wsi.encoders import ctranspath, efficientnet, timm_import
-    from dasmil.wsi.encoders.foundation import FOUNDATION
+    from dasmil.wsi.encoders.foundation import ELSEWHERE, FOUNDATION
 
     timm = timm_import.installed()
     null, pixels = NullEncoder(), PixelEncoder(PIXELS)
@@ -139,15 +153,11 @@ def list_encoders() -> list[EncoderInfo]:
         ),
     ]
     for model in FOUNDATION.values():
+        access = "gated download" if model.gated else "download"
         rows.append(
-            EncoderInfo(
-                f"hf-hub:{model.repo}",
-                model.dim,
-                model.input_px,
-                model.licence,
-                "local file or gated download",
-                timm,
-                "",
-            )
+            EncoderInfo(model.name, model.dim, model.input_px, model.licence, f"local file or {access}", timm, "")
         )
+    for model in ELSEWHERE.values():
+        note = f"{model.repo} needs {model.package}: use it as a Python function"
+        rows.append(EncoderInfo(model.name, model.dim, model.input_px, model.licence, "elsewhere", False, note))
     return rows

@@ -1,11 +1,12 @@
-"""Pathology foundation models that timm can build: architecture, preprocessing, size and licence, by repository.
+"""Pathology foundation models: architecture, preprocessing, size and licence of each, in one table.
 
-From the model cards. None of them has been run by the project: their weights cannot be had without an account.
+From the model cards and the programs of TRIDENT. The project has run none of them: no weights were available.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -19,13 +20,21 @@ _VIRCHOW = {"init_values": 1e-5, "mlp_ratio": 5.3375, "global_pool": "", "dynami
 _OPTIMUS = {"img_size": 224, "init_values": 1e-5, "global_pool": "token"}
 
 
+_PAGE = "see the model's page"
+_KAIKO = (0.5, 0.5, 0.5)
+
+
 @dataclass(frozen=True)
 class Foundation:
     """One model; options go to timm.create_model, gated_mlp adds the SwiGLU layers that options cannot name.
 
-    pooling: "class" takes the network's own pooled output; "class+mean" the class token and the mean patch token.
+    name: what `--encoder` calls it, beside hf-hub:REPO. pooling: "class" takes the network's own pooled output;
+    "class+mean" the class token and the mean patch token. gated: access to the repository has to be requested.
+    transformers: the file has the names of Hugging Face transformers. file: its name, if it is none of the usual.
+    norm_eps: the constant of layer normalisation, if it is not timm's.
     """
 
+    name: str
     repo: str
     dim: int
     licence: str
@@ -36,6 +45,10 @@ class Foundation:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     input_px: int = 224
+    gated: bool = True
+    transformers: bool = False
+    file: str | None = None
+    norm_eps: float | None = None
 
     def build(self) -> nn.Module:
         """The network without weights."""
@@ -43,6 +56,8 @@ class Foundation:
         options = dict(self.options)
         if self.gated_mlp:
             options |= {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": nn.SiLU}
+        if self.norm_eps is not None:
+            options["norm_layer"] = partial(nn.LayerNorm, eps=self.norm_eps)
         return timm.create_model(self.architecture, pretrained=False, num_classes=0, **options)
 
 
@@ -50,6 +65,7 @@ FOUNDATION = {
     model.repo.lower(): model
     for model in (
         Foundation(
+            "uni",
             "MahmoodLab/UNI",
             1024,
             "CC-BY-NC-ND-4.0",
@@ -57,6 +73,7 @@ FOUNDATION = {
             {"init_values": 1e-5, "dynamic_img_size": True},
         ),
         Foundation(
+            "uni2-h",
             "MahmoodLab/UNI2-h",
             1536,
             "CC-BY-NC-ND-4.0",
@@ -75,6 +92,7 @@ FOUNDATION = {
             gated_mlp=True,
         ),
         Foundation(
+            "virchow",
             "paige-ai/Virchow",
             2560,
             "Apache-2.0",
@@ -84,6 +102,7 @@ FOUNDATION = {
             pooling="class+mean",
         ),
         Foundation(
+            "virchow2",
             "paige-ai/Virchow2",
             2560,
             "CC-BY-NC-ND-4.0",
@@ -93,6 +112,7 @@ FOUNDATION = {
             pooling="class+mean",
         ),
         Foundation(
+            "gigapath",
             "prov-gigapath/prov-gigapath",
             1536,
             "Apache-2.0",
@@ -108,6 +128,7 @@ FOUNDATION = {
             },
         ),
         Foundation(
+            "h-optimus-0",
             "bioptimus/H-optimus-0",
             1536,
             "Apache-2.0",
@@ -117,6 +138,7 @@ FOUNDATION = {
             std=_OPTIMUS_STD,
         ),
         Foundation(
+            "h-optimus-1",
             "bioptimus/H-optimus-1",
             1536,
             "CC-BY-NC-ND-4.0",
@@ -125,5 +147,104 @@ FOUNDATION = {
             mean=_OPTIMUS_MEAN,
             std=_OPTIMUS_STD,
         ),
+        Foundation(
+            "h0-mini",
+            "bioptimus/H0-mini",
+            768,
+            "CC-BY-NC-ND-4.0",
+            "vit_base_patch14_reg4_dinov2",
+            {**_OPTIMUS, "mlp_ratio": 5.33334},
+            gated_mlp=True,
+            mean=_OPTIMUS_MEAN,
+            std=_OPTIMUS_STD,
+        ),
+        Foundation(
+            "gigapath-flash",
+            "prov-gigapath/prov-gigapath-flash",
+            384,
+            _PAGE,
+            "vit_small_patch16_224",
+            {"init_values": 1e-5, "mlp_ratio": 2048 / 384},
+            gated_mlp=True,
+        ),
+        Foundation(
+            "digepath",
+            "xtxx/Digepath",
+            1024,
+            _PAGE,
+            "vit_large_patch16_224",
+            {"init_values": 1e-5, "dynamic_img_size": True},
+        ),
+        Foundation(
+            "gpfm",
+            "majiabo/GPFM",
+            1024,
+            _PAGE,
+            "vit_large_patch14_dinov2",
+            {"img_size": 224, "init_values": 1e-5},
+            gated=False,
+            file="GPFM.pth",
+        ),
+        Foundation(
+            "phikon",
+            "owkin/phikon",
+            768,
+            "Owkin, non-commercial",
+            "vit_base_patch16_224",
+            gated=False,
+            transformers=True,
+            norm_eps=1e-12,
+        ),
+        Foundation(
+            "phikon-v2",
+            "owkin/phikon-v2",
+            1024,
+            "Owkin, non-commercial",
+            "vit_large_patch14_dinov2",
+            {"img_size": 224, "patch_size": 16, "init_values": 1e-5},
+            gated=False,
+            transformers=True,
+        ),
+        Foundation(
+            "midnight",
+            "kaiko-ai/midnight",
+            3072,
+            "MIT",
+            "vit_giant_patch14_dinov2",
+            {"img_size": 224, "init_values": 1e-5, "global_pool": ""},
+            pooling="class+mean",
+            mean=_KAIKO,
+            std=_KAIKO,
+            gated=False,
+            transformers=True,
+        ),
     )
 }
+"""Models that timm can build, by repository."""
+BY_NAME = {model.name: model for model in FOUNDATION.values()}
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A model that only its own program can build."""
+
+    name: str
+    repo: str
+    dim: int
+    input_px: int
+    licence: str
+    package: str
+
+
+ELSEWHERE = {
+    model.name: model
+    for model in (
+        Elsewhere("conch", "MahmoodLab/CONCH", 512, 448, "CC-BY-NC-ND-4.0", "the package conch of its authors"),
+        Elsewhere("conch-1.5", "MahmoodLab/conchv1_5", 768, 448, "CC-BY-NC-ND-4.0", "transformers (as part of TITAN)"),
+        Elsewhere("musk", "xiangjx/musk", 1024, 384, "CC-BY-NC-ND-4.0", "the package musk of its authors"),
+        Elsewhere("keep", "Astaxanthin/KEEP", 768, 224, _PAGE, "transformers, with code of the repository"),
+        Elsewhere("hibou-b", "histai/hibou-b", 768, 224, "Apache-2.0", "transformers, with code of the repository"),
+        Elsewhere("hibou-l", "histai/hibou-L", 1024, 224, "Apache-2.0", "transformers, with code of the repository"),
+    )
+}
+"""Models that need their authors' programs: use them as a Python function, or read features of TRIDENT."""

@@ -15,6 +15,7 @@ from dasmil.errors import DataError, InputError
 from dasmil.wsi.encoders.foundation import FOUNDATION, Foundation
 from dasmil.wsi.encoders.network import NetworkEncoder
 from dasmil.wsi.encoders.timm_import import import_timm
+from dasmil.wsi.encoders.transformers_names import renamed
 from dasmil.wsi.encoders.weights import Weights, load_weights, misfit, read_weights
 
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -66,9 +67,9 @@ def create_hub(name: str, weights: str | Path | None, device: str | torch.device
 
 
 def _foundation(name: str, known: Foundation, weights: str | Path | None, device: str | torch.device) -> NetworkEncoder:
-    loaded = read_weights(weights or download(name, known.repo))
+    loaded = read_weights(weights or download(name, known.repo, known.file))
     network = known.build()
-    load_weights(name, network, loaded)
+    load_weights(name, network, loaded, renamed(loaded.state) if known.transformers else None)
     return NetworkEncoder(
         name,
         ClassAndMean(network) if known.pooling == "class+mean" else network,
@@ -144,13 +145,14 @@ def _classifier(architecture: str) -> Any:
     return getattr(config, "classifier", None) or ()
 
 
-def download(name: str, repo: str) -> Path:
-    """The weights file of a repository, from the hub or its local cache."""
+def download(name: str, repo: str, file: str | None = None) -> Path:
+    """The weights file of a repository, from the hub or its local cache; file: its name, if it is none of the usual."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     repo, _, revision = repo.partition("@")
-    for file in _HUB_FILES:
+    files = _HUB_FILES if file is None else (file,)
+    for file in files:
         try:
             return Path(huggingface_hub.hf_hub_download(repo, file, revision=revision or None))
         except LocalEntryNotFoundError as error:  # also an EntryNotFoundError, but means: no connection
@@ -159,9 +161,7 @@ def download(name: str, repo: str) -> Path:
             continue
         except Exception as error:
             raise _download_error(name, repo, file, error) from error
-    raise DataError(
-        f"encoder {name!r}: the repository {repo} has neither {' nor '.join(_HUB_FILES)}; give --weights FILE"
-    )
+    raise DataError(f"encoder {name!r}: the repository {repo} has neither {' nor '.join(files)}; give --weights FILE")
 
 
 def _download_error(name: str, repo: str, what: str, error: Exception) -> DataError:
