@@ -47,12 +47,12 @@ WITH_POSITIONS: dict[str, dict[str, Any]] = {
     "camil": {"heads": 2, "head_features": 8, "landmarks": 4, "local_features": 16, "hidden": 16},
     "gabmil": {"features": 16, "hidden": 8, "tile": 10.0, "dropout": 0.0},
     "2dmamba-mil": {"features": 16, "tile": 10.0, "dropout": 0.0},
-    "span": {"features": 16, "heads": 2, "tile": 10.0, "dropout": 0.0},
+    "span": {"features": 16, "heads": 2, "tile": 16.0, "dropout": 0.0},
 }
 ALL = {**WITHOUT_POSITIONS, **WITH_POSITIONS}
 STEPS = {
     "dsmil": 200, "snuffy": 800, "stamp-vit": 60, "long-mil": 200, "psa-mil": 30, "sm-abmil": 60, "patch-gcn": 60,
-    "camil": 120, "gabmil": 100, "mamba-mil": 40, "2dmamba-mil": 150, "span": 150,
+    "camil": 120, "gabmil": 100, "mamba-mil": 40, "2dmamba-mil": 100, "span": 80,
 }  # fmt: skip
 LR = {"stamp-vit": 0.003, "long-mil": 0.003, "patch-gcn": 0.003}
 """Of Adam, 0.01 for the others."""
