@@ -330,7 +330,7 @@ def test_list_tells_what_the_encoders_are(efficientnet):
         assert (row.dim, row.input_px, row.licence) == (encoder.dim, encoder.input_px, encoder.licence)
         assert row.installed
     assert rows["uni2-h"].dim == 1536
-    assert "gated" in rows["hf-hub:MahmoodLab/UNI2-h"].weights
+    assert "gated" in rows["uni2-h"].weights
 
 
 def test_command_line_lists_them(capsys):
