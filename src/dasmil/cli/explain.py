@@ -32,6 +32,7 @@ def explain(
     distances: Flag = False,
     space_test: Flag = False,
     key_instances: Flag = False,
+    faithfulness: Flag = False,
     annotations: Path | None = None,
     annotation_class: str | None = None,
     gradient_bags: int = 0,
@@ -92,6 +93,9 @@ def explain(
     key_instances
         AUROC of the instance scores against known key instances. Runs that are in --output already are skipped.
         Your own cohort needs files with a dataset key_instances; its locked test set is opened and counted.
+    faithfulness
+        Remove instances in the order of their contributions and ask the model again, for up to 50 bags that were held
+        out (--limit: another number): a page with flipping curves and a CSV, in --output (default: faithfulness).
     annotations
         Folder of annotations named after their slides (QuPath's GeoJSON, ASAP's XML, CSV points): AUROC, Dice and FROC
         of the scores of all bags that the run has scored, each by a model that did not train on it; kept with the run
@@ -101,7 +105,7 @@ def explain(
     gradient_bags
         With --key-instances: score integrated gradients too, on this many bags (slow).
     limit
-        With --space-test and --key-instances: only the first this many bags.
+        With --space-test, --key-instances, --faithfulness and --annotations: only the first this many bags.
     mnist_dir
         Folder with the four MNIST idx files.
     json
@@ -119,8 +123,8 @@ def explain(
     if others and not key_instances:
         raise InputError(f"{len(run)} runs were given, but only --key-instances takes several: name one")
     asked = [name for name, wanted in (("--distances", distances), ("--space-test", space_test),
-             ("--key-instances", key_instances), ("--annotations", annotations is not None),
-             ("--bag", bag is not None)) if wanted]  # fmt: skip
+             ("--key-instances", key_instances), ("--faithfulness", faithfulness),
+             ("--annotations", annotations is not None), ("--bag", bag is not None)) if wanted]  # fmt: skip
     if len(asked) > 1:
         raise InputError(f"{' and '.join(asked)} ask different questions: give one of them")
     if output is not None and (distances or space_test or key_instances or annotations):
@@ -134,6 +138,10 @@ def explain(
         from dasmil.cli.explain_keys import keys
 
         return keys(run, source, gradient_bags, output, json)
+    if faithfulness:
+        from dasmil.cli.explain_faithfulness import ask_faithfulness
+
+        return ask_faithfulness(first, seed, limit, mnist_dir, output, json)
     if annotations is not None:
         from dasmil.cli.explain_annotations import against_annotations
 

@@ -209,3 +209,84 @@ def _keys(name: str, types: NDArray[np.int64], coords: Array, positive: bool) ->
     keys[first[near.any(1)]] = True
     keys[second[near.any(0)]] = True
     return keys
+
+
+EVIDENCE_TESTS = ("positive-negative", "four-bags", "adjacent-pairs")
+"""Tests of explanations: which instances speak for a class, and which against it, is known."""
+KINDS = 10
+SPREAD = 0.3
+"""Standard deviation of a feature; instances of a type have 3 in the feature of its number."""
+
+
+def evidence_test(name: str, bags: int, seed: int = 0) -> list[Bag]:
+    """Bags of instances of ten types in which it is known what every instance says about every class.
+
+    positive-negative: class 1 iff more instances are of the types 4, 6, 8 than of 5, 7, 9. four-bags: class 1 with type
+    8, class 2 with type 9, class 3 with both, class 0 with neither. adjacent-pairs: class 1 iff two types k and k + 1
+    of 0 to 4 are there. They follow the tests of Hense et al. (2024, "xMIL", NeurIPS) with types instead of digits.
+    ``metadata["evidence"]`` [classes][n] is 1 for instances that speak for a class, -1 against it, 0 for neither.
+    Equal arguments give equal bags.
+    """
+    if name not in EVIDENCE_TESTS:
+        raise unknown_name("test of explanations", name, EVIDENCE_TESTS)
+    if bags < 2:
+        raise InputError(f"bags is {bags}, expected at least 2: one of each class")
+    number = EVIDENCE_TESTS.index(name)
+    return [_evidence_bag(name, i, np.random.default_rng([number, 17, seed, i])) for i in range(bags)]
+
+
+def _evidence_bag(name: str, number: int, rng: np.random.Generator) -> Bag:
+    classes = 4 if name == "four-bags" else 2
+    wanted, label, types = number % classes, -1, np.zeros(0, np.int64)
+    while label != wanted:
+        types = _types(name, rng)
+        label = _label(name, types)
+    features = rng.normal(0, SPREAD, (len(types), KINDS))
+    features[np.arange(len(types)), types] += 3.0
+    return Bag(
+        features=torch.from_numpy(features.astype(np.float32)),
+        coords=torch.from_numpy(_scattered(rng, len(types)).astype(np.float32)),
+        unit="um",
+        bag_id=f"{name}-{number:04d}",
+        label=label,
+        instance_labels=torch.from_numpy(types),
+        metadata={"evidence": [_evidence(name, types, target).tolist() for target in range(classes)]},
+    )
+
+
+def _types(name: str, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Ten to twenty types at random; of four-bags and adjacent-pairs those that decide are rarer."""
+    chances = np.ones(KINDS)
+    if name == "four-bags":
+        chances[8:] = 0.5
+    elif name == "adjacent-pairs":
+        chances[:5] = 0.3
+    return rng.choice(KINDS, _whole(rng, 10, 20), p=chances / chances.sum())
+
+
+def _label(name: str, types: NDArray[np.int64]) -> int:
+    """The class; -1 where it is undecided."""
+    if name == "positive-negative":
+        balance = int(_sign(types).sum())
+        return -1 if balance == 0 else int(balance > 0)
+    there = np.bincount(types, minlength=KINDS) > 0
+    if name == "four-bags":
+        return int(there[8]) + 2 * int(there[9])
+    return int((there[:4] & there[1:5]).any())
+
+
+def _sign(types: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.isin(types, (4, 6, 8)).astype(np.int64) - np.isin(types, (5, 7, 9))
+
+
+def _evidence(name: str, types: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+    """What every instance says about a class."""
+    if name == "positive-negative":
+        return _sign(types) * (1 if target == 1 else -1)
+    if name == "four-bags":
+        first, second = (1 if target & bit else -1 for bit in (1, 2))
+        return first * (types == 8) + second * (types == 9)
+    there = np.bincount(types, minlength=KINDS + 1) > 0
+    paired = np.array([k < 5 and ((k > 0 and there[k - 1]) or (k < 4 and there[k + 1])) for k in range(KINDS)])
+    paired &= there[:KINDS]
+    return paired[types].astype(np.int64) * (1 if target == 1 else -1)
