@@ -40,8 +40,8 @@ def write_faithfulness_page(
         lead=verdict_text(first),
         remarks=[
             f"{plural(len(curves), 'bag')} {which}. Instances are removed in several orders, and the model scores what "
-            "is left each time. Faithful contributions lower the logit fast when the highest go first, and raise it when "
-            "the lowest go first.",
+            "is left each time. Faithful contributions lower the logit fast when the highest go first, and raise it "
+            "when the lowest go first.",
         ],
         sections=[
             Section("Logit while instances are removed", pictures=[picture(_figure(curves), "Flipping curves")]),
