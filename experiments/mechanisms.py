@@ -264,6 +264,7 @@ COHORTS = {
     "pair-8-scanners": Cohort("pair, types 8 apart, falling spectrum, two scanners", pair, 8, True, 2),
     "pair-6": Cohort("pair, types 6 apart", pair, apart=6),
     "pair-wrong": Cohort("pair, one label in ten wrong", pair, wrong=0.1),
+    "pair-wide": Cohort("pair, 1,000 tiles with 1,024 features", pair, features=1024, tiles=(1000, 1001)),
     "same": Cohort("two tiles of one type near each other", same),
     "presence": Cohort("a few tiles of a type are there or not", presence, falling=True),
     "presence-6": Cohort("the same, types 6 apart", presence, apart=6),

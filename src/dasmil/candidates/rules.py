@@ -100,14 +100,15 @@ class Scan:
 
 def scan_bags(bags: Sequence[Bag], directions: Directions, counted: int = COUNTED) -> Scan:
     """bags: with features read in the directions; counted: systems of types between which instances are counted. No
-    label is looked at.
+    label is looked at. Distances count between those of neighbours and the extent of a usual bag, so that no length
+    lies beyond.
     """
     within, stand = directions.within, len(directions.places)
     own = np.zeros((stand, within), np.float32)
     own[np.arange(stand), np.arange(stand)] = directions.places
     systems = [(find_types(bags, count, within), own if count == COUNTS[0] else own[:0]) for count in COUNTS]
     known = _types(bags, systems, directions)
-    lengths = usual_lengths(bags)
+    lengths, (nearest, extent) = usual_lengths(bags), usual_reach(bags)
     rows: dict[RuleKind, list[NDArray[np.float64]]] = {"near": [], "within": []}
     for bag in bags:
         x, distances, counts = bag.features.numpy(), [], []
@@ -119,7 +120,7 @@ def scan_bags(bags: Sequence[Bag], directions: Directions, counted: int = COUNTE
             if number < counted:
                 members[: len(centres)] = [_like(x[:, :within], kind) for kind in known[number][: len(centres)]]
                 counts.append(shares_within(bag, members, lengths) + 0.5 / len(bag))
-        rows["near"].append(np.concatenate(distances))
+        rows["near"].append(np.clip(np.concatenate(distances), nearest, extent))
         rows["within"].append(np.concatenate(counts))
     types: dict[RuleKind, list[tuple[Type | None, Type, float]]] = {
         "near": [(system[a], system[b], 0.0) for system in known for a, b in type_pairs(len(system))],
@@ -157,13 +158,18 @@ def _like(x: NDArray[np.float32], kind: Type) -> NDArray[np.int64]:
     return np.flatnonzero(x @ weights + constant > 0.5)
 
 
-def usual_lengths(bags: Sequence[Bag], count: int = LENGTHS) -> NDArray[np.float64]:
-    """Lengths from one and a half times the distance of neighbours to a quarter of the extent of a usual bag."""
+def usual_reach(bags: Sequence[Bag]) -> tuple[float, float]:
+    """The distance of neighbours in a usual bag, and its extent."""
     some = bags[:: max(1, len(bags) // 20)]
     spacing = np.median([float(np.median(_spacing(bag.coords.double().numpy()))) for bag in some])
     extent = np.median([float(np.ptp(bag.coords.numpy(), axis=0).max()) for bag in some])
-    shortest = max(1.5 * float(spacing), 1e-6 * float(extent), 1e-9)
-    return np.geomspace(shortest, max(float(extent) / 4, shortest), count)
+    return max(float(spacing), 1e-6 * float(extent), 1e-9), max(float(extent), float(spacing), 1e-9)
+
+
+def usual_lengths(bags: Sequence[Bag], count: int = LENGTHS) -> NDArray[np.float64]:
+    """Lengths from one and a half times the distance of neighbours to a quarter of the extent of a usual bag."""
+    spacing, extent = usual_reach(bags)
+    return np.geomspace(1.5 * spacing, max(extent / 4, 1.5 * spacing), count)
 
 
 def _spacing(places: NDArray[np.float64]) -> NDArray[np.float64]:
