@@ -6,10 +6,25 @@ import functools
 
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.distance import cdist
 from scipy.stats import kstest
+from sklearn.metrics import roc_auc_score
 
-from dasmil.data.yardsticks import BACKGROUND, FAR, GOOD, MIL_TESTS, NEAR_UM, POISON, TYPE_A, TYPE_C, Split, mil_test
+from dasmil.data.yardsticks import (
+    BACKGROUND,
+    FAR,
+    GOOD,
+    MIL_TESTS,
+    NEAR_UM,
+    POISON,
+    TYPE_A,
+    TYPE_C,
+    Split,
+    mil_test,
+    shifted_mean,
+    shifted_mean_score,
+)
 from dasmil.errors import InputError
 from dasmil.types import Bag
 
@@ -124,3 +139,45 @@ def test_bad_arguments() -> None:
         mil_test("single-concept", 10, "val")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="at least 2"):
         mil_test("single-concept", 1)
+
+
+def test_the_best_score_of_shifted_means_is_that_of_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The AUROC at delta 2 and 3 against bags that are drawn here, without the module."""
+    monkeypatch.setattr("dasmil.data.yardsticks.SHIFTED_FEATURES", 1)  # the score reads the first feature alone
+    rng = np.random.default_rng(0)
+    for delta in (2.0, 3.0):
+        truth, own = [], []
+        for i in range(4000):
+            x = rng.standard_normal(rng.integers(15, 46))
+            if i % 2:
+                start = rng.integers(len(x) - 2)
+                x[start : start + 3] += delta
+            ratios = [np.exp(delta * x[u : u + 3].sum() - 1.5 * delta**2) for u in range(len(x) - 2)]
+            own.append(np.log(np.mean(ratios)))
+            truth.append(i % 2)
+        bags = shifted_mean(4000, delta, "test")
+        scores = np.array([shifted_mean_score(bag) for bag in bags])
+        found = roc_auc_score([bag.label for bag in bags], scores)
+        assert found == pytest.approx(roc_auc_score(truth, own), abs=0.015)
+        # A calibrated logit: the mean probability is the share of positive bags.
+        assert (1 / (1 + np.exp(-scores))).mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_bayes_score_of_a_bag_by_hand() -> None:
+    bag = Bag(torch.tensor([[1.0], [2.0], [0.0], [-1.0]]), torch.zeros(4, 2), "um", "a", metadata={"delta": 2.0})
+    first, second = np.exp(2 * 3 - 6), np.exp(2 * 1 - 6)
+    assert shifted_mean_score(bag) == pytest.approx(np.log((first + second) / 2))
+
+
+def test_shifted_runs_lie_side_by_side_in_positive_bags_alone() -> None:
+    bags = shifted_mean(200, 5.0)
+    assert {15, 45} <= {len(bag) for bag in shifted_mean(400)}
+    for bag in bags:
+        places = np.flatnonzero(bag.key_instances.numpy())
+        assert len(places) == (3 if bag.label else 0)
+        assert not bag.label or np.ptp(places) == 2
+        assert torch.equal(bag.coords[:, 0], torch.arange(len(bag)).float())
+    shifted = np.concatenate([bag.features[bag.key_instances, 0].numpy() for bag in bags if bag.label])
+    assert shifted.mean() == pytest.approx(5.0, abs=0.2)
+    with pytest.raises(InputError, match="expected a number"):
+        shifted_mean(4, float("nan"))

@@ -290,3 +290,54 @@ def _evidence(name: str, types: NDArray[np.int64], target: int) -> NDArray[np.in
     paired = np.array([k < 5 and ((k > 0 and there[k - 1]) or (k < 4 and there[k + 1])) for k in range(KINDS)])
     paired &= there[:KINDS]
     return paired[types].astype(np.int64) * (1 if target == 1 else -1)
+
+
+SHIFTED_FEATURES = 768
+RUN = 3
+"""Neighbouring instances of a positive bag whose first feature is shifted."""
+
+
+def shifted_mean(bags: int, delta: float = 2.0, split: Split = "train", seed: int = 0) -> list[Bag]:
+    """Bags on a line in which a run of three neighbours is shifted by ``delta`` in one of 768 features.
+
+    A bag has 15 to 45 instances at (0, 0), (1, 0), ... with features N(0, 1). In a positive bag (every second) the
+    first feature of three neighbours, at a random place, is raised by delta. No single instance and no mean tells much,
+    so that a model has to find the feature and use the order. ``shifted_mean_score`` is the best possible score (after
+    arXiv 2510.25759). Equal arguments give equal bags.
+    """
+    if bags < 2:
+        raise InputError(f"bags is {bags}, expected at least 2: one of each class")
+    if not np.isfinite(delta):
+        raise InputError(f"delta is {delta}, expected a number: how far the run is shifted, in standard deviations")
+    if split not in ("train", "test"):
+        raise InputError(f"split is {split!r}, expected 'train' or 'test'")
+    number = [("train", "test").index(split), 23, seed]
+    return [_shifted_bag(i, delta, split, np.random.default_rng([*number, i])) for i in range(bags)]
+
+
+def _shifted_bag(number: int, delta: float, split: Split, rng: np.random.Generator) -> Bag:
+    n, positive = _whole(rng, 15, 45), bool(number % 2)
+    features = rng.standard_normal((n, SHIFTED_FEATURES))
+    keys = np.zeros(n, dtype=bool)
+    if positive:
+        start = int(rng.integers(n - RUN + 1))
+        keys[start : start + RUN] = True
+        features[keys, 0] += delta
+    coords = np.stack([np.arange(n), np.zeros(n)], 1)
+    return Bag(
+        features=torch.from_numpy(features.astype(np.float32)),
+        coords=torch.from_numpy(coords.astype(np.float32)),
+        unit="um",
+        bag_id=f"shifted-mean-{split}-{number:04d}",
+        label=int(positive),
+        key_instances=torch.from_numpy(keys),
+        metadata={"delta": delta},
+    )
+
+
+def shifted_mean_score(bag: Bag) -> float:
+    """The logit of class 1 by Bayes: log mean over places u of exp(sum over the run of delta x - delta^2 / 2)."""
+    delta = float(bag.metadata["delta"])
+    each = delta * bag.features[:, 0].double().numpy() - delta**2 / 2
+    runs = np.convolve(each, np.ones(RUN), mode="valid")
+    return float(np.logaddexp.reduce(runs) - np.log(len(runs)))
