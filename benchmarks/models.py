@@ -15,7 +15,7 @@ MODELS = (
     "das-mil", "sa", "disc-rel-sa", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "ilra-mil", "sm-abmil", "patch-gcn",
     "camil", "psa-mil", "wikg", "rrt-mil", "long-mil", "transformer-mil", "stamp-vit", "gcn", "gat", "sa-alibi",
     "sa-rope", "transmil", "mean-mlp", "feather", "acmil", "aem", "nnmil", "abmilx", "gabmil", "snuffy",
-    "mamba-mil", "2dmamba-mil", "span",
+    "mamba-mil", "2dmamba-mil", "span", "dgr-mil",
 )  # fmt: skip
 FEATURES, FIELD_UM, SCALE_UM = 768, 20_000.0, 500.0
 

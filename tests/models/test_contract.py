@@ -49,6 +49,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mamba-mil": {"features": 8, "rate": 3},
     "2dmamba-mil": {"features": 8, "tile": 20.0, "dropout": 0.0},
     "span": {"features": 8, "heads": 2, "tile": 6.0, "dropout": 0.0},
+    "dgr-mil": {"features": 16, "vectors": 3, "dropout": 0.0},
 }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def test_the_registry_has_every_model_of_the_paper() -> None:
         "slide-transformer", "clam-sb", "clam-mb", "dsmil", "dtfd-mil", "ilra-mil",
         "transformer-mil", "stamp-vit", "long-mil", "psa-mil", "sm-abmil", "patch-gcn", "camil", "wikg", "rrt-mil",
         "mean-mlp", "feather", "acmil", "aem", "nnmil", "abmilx", "gabmil", "snuffy", "mamba-mil",
-        "2dmamba-mil", "span",
+        "2dmamba-mil", "span", "dgr-mil",
     ]  # fmt: skip
     assert all(cls.name == name for name, cls in MODELS.items())
 

@@ -37,6 +37,7 @@ WITHOUT_POSITIONS: dict[str, dict[str, Any]] = {
     "abmilx": {"features": 16, "heads": 2},
     "snuffy": {"heads": 2, "chosen": 4},
     "mamba-mil": {"features": 16, "rate": 3},
+    "dgr-mil": {"features": 16, "vectors": 3, "dropout": 0.0},
 }
 WITH_POSITIONS: dict[str, dict[str, Any]] = {
     "stamp-vit": {"features": 16, "heads": 2, "mlp": 16, "mlp_dropout": 0.0},
@@ -52,9 +53,9 @@ WITH_POSITIONS: dict[str, dict[str, Any]] = {
 ALL = {**WITHOUT_POSITIONS, **WITH_POSITIONS}
 STEPS = {
     "dsmil": 200, "snuffy": 800, "stamp-vit": 60, "long-mil": 200, "psa-mil": 30, "sm-abmil": 60, "patch-gcn": 60,
-    "camil": 120, "gabmil": 100, "mamba-mil": 40, "2dmamba-mil": 100, "span": 80,
+    "camil": 120, "gabmil": 100, "mamba-mil": 40, "dgr-mil": 120, "2dmamba-mil": 100, "span": 80,
 }  # fmt: skip
-LR = {"stamp-vit": 0.003, "long-mil": 0.003, "patch-gcn": 0.003}
+LR = {"stamp-vit": 0.003, "long-mil": 0.003, "patch-gcn": 0.003, "dgr-mil": 0.003}
 """Of Adam, 0.01 for the others."""
 
 

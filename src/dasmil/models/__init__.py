@@ -15,6 +15,7 @@ from dasmil.models.camil import CAMIL
 from dasmil.models.clam import CLAMMB, CLAMSB
 from dasmil.models.combined import ModelSum
 from dasmil.models.das_mil import DASMIL
+from dasmil.models.dgr_mil import DGRMIL
 from dasmil.models.disc_rel_sa import DiscRelSA
 from dasmil.models.dsmil import DSMIL
 from dasmil.models.dtfd import DTFDMIL
@@ -93,6 +94,7 @@ MODELS: dict[str, type[MILModel]] = {
     "mamba-mil": MambaMIL,
     "2dmamba-mil": Mamba2D,
     "span": SPAN,
+    "dgr-mil": DGRMIL,
 }
 
 STORED: dict[str, type[MILModel]] = {**MODELS, "bag-summary": BagSummary, "auto": ModelSum}
