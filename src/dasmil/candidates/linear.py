@@ -60,12 +60,19 @@ LINEAR = (
 
 
 class Reader:
-    """The label-free part of all linear candidates, fitted once on training bags: directions and types."""
+    """The label-free part of all linear candidates, fitted once on training bags: directions and types.
+
+    If the instances of a bag do not differ (one row a slide), only the mean is a candidate.
+    """
 
     def __init__(self, directions: Directions, centres: Tensor, lengths: Tensor, categories: bool, unit: Unit) -> None:
         self.directions, self.centres, self.lengths = directions, centres, lengths
         self.categories, self.unit = categories, unit
-        self.summarised = {c.name: self._summarised(c) for c in LINEAR if c.categories or not categories}
+        self.summarised = {
+            c.name: self._summarised(c)
+            for c in LINEAR
+            if (c.categories or not categories) and (directions.within or c.name == "mean")
+        }
 
     @staticmethod
     def fitted(bags: Sequence[Bag], directions: Directions | None = None) -> Reader:
@@ -80,6 +87,8 @@ class Reader:
         categories = scales is not None
         if scales is not None:
             centres = torch.diag(scales)
+        elif not directions.within:
+            centres = torch.zeros(1, 1)
         else:
             read = [replace(bag, features=directions.read(bag.features)) for bag in some]
             centres = torch.from_numpy(find_types(read, TYPES, directions.within))
@@ -134,7 +143,7 @@ class Reader:
         typed = candidate.summary in TYPED
         return {
             "summary": candidate.summary,
-            "within": self.centres.shape[1] if typed else min(PRODUCTS, self.directions.within),
+            "within": self.centres.shape[1] if typed else max(1, min(PRODUCTS, self.directions.within)),
             "types": len(self.centres),
             "lengths": len(self.lengths),
         }

@@ -107,6 +107,11 @@ def _typed(bags: Sequence[Bag], count: int | None, seed: int, note: Note) -> tup
     for bag in bags:
         sample.add(bag)
     directions = sample.directions()
+    if not directions.within:
+        raise DataError(
+            "the instances of a bag have the same features (or a bag has one instance only), so there are no types "
+            "whose positions could be compared: dasmil train can learn from them"
+        )
     whitened = [replace(bag, features=directions.read(bag.features)) for bag in bags]
     centres = find_types(whitened, count or TYPES, directions.within, seed)
     kinds = [type_of(bag.features.numpy(), centres) for bag in whitened]

@@ -12,6 +12,9 @@ from scipy.spatial import KDTree
 from dasmil.data.scale import Scale
 from dasmil.errors import InputError, ScaleError
 
+SLIDE_VECTOR = "slide vector"
+"""The format of files with one row of features for a whole slide, as slide encoders write them: no positions."""
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -58,6 +61,12 @@ class FeatureFile:
     def rule(self) -> str:
         """How positions were found, and what was left out."""
         return self.placed + left_out_text(self.left_out)
+
+
+def slide_vector(probe: Probe, features: np.ndarray) -> FeatureFile:
+    """A slide as one instance at the origin."""
+    placed = "one row for the whole slide, which has no position"
+    return FeatureFile(probe, features, np.zeros((1, 2), np.float32), tile_um=None, mpp=None, placed=placed)
 
 
 def left_out_text(n: int) -> str:

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 
 from dasmil.data.formats.contents import (
+    SLIDE_VECTOR,
     FeatureFile,
     Probe,
     agreed,
@@ -18,6 +19,7 @@ from dasmil.data.formats.contents import (
     need_scale,
     pixel_scale,
     shows_stride,
+    slide_vector,
 )
 from dasmil.data.scale import Scale
 from dasmil.data.store import (
@@ -51,6 +53,9 @@ def read_hdf5(path: Path, scale: Scale, *, features: bool = True) -> FeatureFile
         if is_own(file):
             return _read_own(path, file, features=features)
         probe = _probe(path, file)
+        if probe.format == SLIDE_VECTOR:
+            stored = read_numbers(path, file, _features(path, file)) if features else np.empty((1, 0))
+            return slide_vector(probe, _rows(stored, 1))
         if "coords" not in file:
             raise DataError(f"{path}: no dataset 'coords', so its instances have no positions; extract it again")
         coords = _places(path, read_numbers(path, file, "coords"), probe.n)
@@ -269,6 +274,10 @@ def _probe(path: Path, file: h5py.File) -> Probe:
     attributes = _attributes(file)
     features = number_dataset(path, file, _features(path, file))
     shape = features.shape[1:] if features.ndim == 3 and features.shape[0] == 1 else features.shape
+    encoder = attributes.get("extractor", attributes.get("features.encoder"))
+    encoder = None if encoder is None else str(encoder)
+    if "coords" not in file and len(shape) in (1, 2) and shape[:-1] in ((), (1,)) and shape[-1] > 0:
+        return Probe(path, SLIDE_VECTOR, n=1, n_coords=1, in_features=int(shape[-1]), encoder=encoder)
     if len(shape) == 2 and shape[0] == 0:
         raise DataError(f"{path}: the file has no tiles (features of shape {shape}), so there is nothing to learn from")
     if len(shape) != 2 or 0 in shape:
@@ -277,7 +286,6 @@ def _probe(path: Path, file: h5py.File) -> Probe:
     if "coords" in file:
         coords = number_dataset(path, file, "coords")
         n_coords = coords.shape[1] if coords.ndim == 3 and coords.shape[0] == 1 else sum(coords.shape[:1])
-    encoder = attributes.get("extractor", attributes.get("features.encoder"))
     dialect = _dialect(features, attributes)
     return Probe(
         path=path,
@@ -285,7 +293,7 @@ def _probe(path: Path, file: h5py.File) -> Probe:
         n=int(shape[0]),
         n_coords=n_coords,
         in_features=int(shape[1]),
-        encoder=None if encoder is None else str(encoder),
+        encoder=encoder,
         tile_um=_declared_tile(path, attributes, dialect),
         size_px=_size(path, attributes, "coords.level0_width", "coords.level0_height"),
     )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dasmil.data.formats.contents import FeatureFile, Probe, agreed, pixel_scale
+from dasmil.data.formats.contents import SLIDE_VECTOR, FeatureFile, Probe, agreed, pixel_scale, slide_vector
 from dasmil.data.formats.tensors import load_tensor, read_array
 from dasmil.data.scale import Scale
 from dasmil.errors import WORD, DataError, shown
@@ -20,10 +20,12 @@ INDEX_SUFFIXES = (".index.npz", ".index.npy")
 
 def probe_slideflow(path: Path) -> Probe:
     """Tell the size of a slideflow bag (the tensor is mapped, not read) and what ``bags_config.json`` says of it."""
-    return _probe(path, load_tensor(path), _find_index(path))
+    return _probe(path, load_tensor(path, vector=True), _find_index(path))
 
 
 def _probe(path: Path, features: Tensor, index: Path | None) -> Probe:
+    if features.ndim == 1:
+        return Probe(path, SLIDE_VECTOR, n=1, n_coords=1, in_features=features.shape[0])
     config = _config(path)
     extractor = config.get("extractor")
     encoder = extractor.get("class") if isinstance(extractor, dict) else extractor
@@ -43,8 +45,10 @@ def read_slideflow(path: Path, scale: Scale, *, features: bool = True) -> Featur
 
     features: False leaves them out.
     """
-    stored, index = load_tensor(path), _find_index(path)
+    stored, index = load_tensor(path, vector=True), _find_index(path)
     probe = _probe(path, stored, index)
+    if probe.format == SLIDE_VECTOR:
+        return slide_vector(probe, stored.to(torch.float32).numpy()[None] if features else np.empty((1, 0), np.float32))
     if index is None:
         raise DataError(
             f"{path}: no {path.stem}{INDEX_SUFFIXES[0]} beside it, so its instances have no positions; "

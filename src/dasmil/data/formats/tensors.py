@@ -15,8 +15,8 @@ from dasmil.data.memory import need_memory
 from dasmil.errors import WORD, DataError, named
 
 
-def load_tensor(path: Path) -> Tensor:
-    """The features of a ``.pt`` file, [n, f]: mapped, not read."""
+def load_tensor(path: Path, *, vector: bool = False) -> Tensor:
+    """The features of a ``.pt`` file, [n, f]: mapped, not read. vector: also [f] of a whole slide."""
     try:
         value = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     except Exception as error:  # the reader of PyTorch has no error of its own for damaged bytes
@@ -26,7 +26,7 @@ def load_tensor(path: Path) -> Tensor:
         raise DataError(f"{path} holds {type(value).__name__}, expected one tensor of features [n, f]")
     if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_meta:
         raise DataError(f"{path} holds a tensor of {value.dtype} ({value.layout}), expected plain numbers [n, f]")
-    if value.ndim != 2 or 0 in value.shape:
+    if value.ndim not in ((1, 2) if vector else (2,)) or 0 in value.shape:
         raise DataError(f"{path} holds {tuple(value.shape)}, expected one tensor of features [n, f]")
     stored, declared = value.untyped_storage().nbytes(), value.numel() * value.element_size()
     if declared > stored:
