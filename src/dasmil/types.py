@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dasmil.errors import DataError, InputError, is_text, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
 
 Unit = Literal["um", "px"]
 """What a coordinate counts: micrometres, or pixels of the picture at full resolution (level 0)."""
@@ -288,6 +293,12 @@ class Explanation:
 
     def __len__(self) -> int:
         return self.contributions.shape[0]
+
+    def plot(self, bag: Bag, score: str = "contribution", slide: str | Path | None = None) -> Figure:
+        """The map of a score of this bag as a matplotlib figure, see ``dasmil.plot_map``."""
+        import dasmil
+
+        return dasmil.plot_map(bag, self, score, slide)
 
 
 def need_bags(bags: Any) -> None:

@@ -62,7 +62,7 @@ def test_fields_become_options_with_their_default_and_text() -> None:
 def test_extract_takes_its_options_from_its_configuration() -> None:
     """Changing a default in wsi/config.py changes it on the command line."""
     known = arguments("extract")
-    left_out = {"encoder", "tissue", "roi", "exclude"}
+    left_out = {"encoder", "tissue", "roi", "exclude", "masks"}
     for config in (ExtractConfig, TissueConfig, RunOptions):
         for one in fields(config):
             if one.name not in left_out:

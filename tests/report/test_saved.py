@@ -52,7 +52,9 @@ def test_panels_have_letters_in_every_format_and_all_plots_are_saved(tmp_path: P
 
 
 def test_plots_from_python_and_short_names(tmp_path: Path) -> None:
-    figure = dasmil.plot_roc(STORED / "folds")
+    figure = Run.read(STORED / "folds").plot_roc()
+    same = dasmil.plot_roc(STORED / "folds")
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xydata(), same.axes[0].lines[0].get_xydata())
     line = figure.axes[0].lines[0].get_data()
     assert np.all(np.diff(np.asarray(line[0])) >= 0)
     bag = Bag(torch.randn(300, 4), torch.rand(300, 2) * 900, "um", "slide1", label=1)
@@ -62,6 +64,8 @@ def test_plots_from_python_and_short_names(tmp_path: Path) -> None:
     assert len(repr(explanation)) < 200
     dasmil.plot_map(bag, explanation).savefig(tmp_path / "map.pdf")
     assert "µm" in " ".join(text.get_text() for text in dasmil.plot_map(bag, explanation).axes[0].texts)
+    painted = [f.axes[0].images[0].get_array() for f in (explanation.plot(bag), dasmil.plot_map(bag, explanation))]
+    np.testing.assert_array_equal(*painted)
     with pytest.raises(DasmilError, match="score"):
         dasmil.plot_map(bag, explanation, "nothing")
 

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from playwright.sync_api import Page
 from dasmil.errors import InputError
 from dasmil.runs import Run, run_folders, run_progress
 from dasmil.study.board import Board
+from dasmil.study.starting import Starter
 from dasmil.viewer.board import create_board
 
 STORED = Path(__file__).parent.parent / "runs" / "stored"
@@ -99,10 +102,10 @@ def test_rows_say_what_runs_are(runs: Path) -> None:
         Board(runs / "nothing")
 
 
-def ask(address: str, path: str, **headers: str) -> tuple[int, str, str]:
+def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
     """Status, content and policy of an answer; the path goes out as it is written."""
     connection = http.client.HTTPConnection("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
-    connection.request("GET", path, headers=headers)
+    connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     found = answer.status, answer.read().decode(), answer.headers.get("content-security-policy", "")
     connection.close()
@@ -168,3 +171,73 @@ def test_the_report_and_the_viewer_of_a_run_open(page: Page, address: str) -> No
     page.wait_for_selector("body[data-ready]")
     assert "das-mil" in page.inner_text("#title")
     assert page.locator("#list li").count() == 13
+
+
+STUDY = 'command = "train"\n[data]\nbags = "bags"\n[labels]\nlabels = "labels.csv"\n[outputs]\nout = "mine"\n'
+
+
+@pytest.fixture
+def startable(tmp_path: Path) -> Iterator[tuple[str, Starter]]:
+    """A folder with one study and other TOML files, on a page that may start it."""
+    folder = tmp_path / "runs"
+    (folder / "bags").mkdir(parents=True)
+    (folder / "study.toml").write_text(STUDY)
+    (folder / "other.toml").write_text("[tool]\nname = 1\n")
+    (folder / "bad.toml").write_text("[[[")
+    (folder / "publish.toml").write_text('command = "publish"\n')
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    starter = Starter(folder)
+    server = uvicorn.Server(uvicorn.Config(create_board(Board(folder, None, starter), port), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}/", starter
+    server.should_exit = True
+    thread.join()
+
+
+def test_a_study_is_started_and_says_why_it_ended(page: Page, startable: tuple[str, Starter]) -> None:
+    address, starter = startable
+    assert [study["name"] for study in starter.studies()] == ["study.toml"]
+    page.goto(address)
+    page.wait_for_selector("table[aria-label='Study files']")
+    page.get_by_role("button", name="Start study.toml").click()
+    page.wait_for_selector("text=ended with exit code")
+    assert "no bags" in page.inner_text("#studies pre").lower() or "labels.csv" in page.inner_text("#studies pre")
+    assert starter.running() == []
+    with pytest.raises(InputError, match="there is no study"):
+        starter.start("../elsewhere.toml")
+    with pytest.raises(InputError, match="was not started"):
+        starter.stop("study.toml")
+
+
+def test_a_study_that_runs_is_stopped_as_by_ctrl_c(page: Page, startable: tuple[str, Starter], monkeypatch) -> None:
+    address, starter = startable
+    waiting = "import sys, time; print(sys.argv[1:], flush=True); time.sleep(600)"
+    original = subprocess.Popen
+    monkeypatch.setattr(
+        "dasmil.study.starting.subprocess.Popen",
+        lambda command, **how: original([sys.executable, "-c", waiting, *command[2:]], **how),
+    )
+    page.goto(address)
+    page.get_by_role("button", name="Resume study.toml").click()
+    page.wait_for_selector("text=--resume")
+    assert "'dasmil', 'run'" in page.inner_text("#studies pre")
+    with pytest.raises(InputError, match="runs already"):
+        starter.start("study.toml")
+    page.get_by_role("button", name="Stop study.toml").click()
+    page.wait_for_selector("text=KeyboardInterrupt")
+    page.wait_for_selector("button:has-text('Start')")
+    assert starter.running() == []
+
+
+def test_without_permission_the_page_only_reads(address: str, runs: Path) -> None:
+    (runs / "study.toml").write_text(STUDY)
+    content = json.loads(ask(address, "/api/runs")[1])
+    assert content["studies"] is None
+    for what in ("start", "resume", "stop"):
+        assert ask(address, f"/api/{what}/study.toml", method="POST")[0] == 404
+    (runs / "study.toml").unlink()

@@ -146,6 +146,7 @@ CHANGES = {
     "roi_class": "Tumor",
     "exclude": "a.geojson",
     "exclude_class": "Tumor",
+    "masks": "a.png",
 }
 
 
@@ -161,7 +162,7 @@ def test_the_hash_covers_every_setting():
     names = [name(dataclasses.replace(base, **{key: value})) for key, value in CHANGES.items()]
     for field in dataclasses.fields(TissueConfig):
         value = getattr(base.tissue, field.name)
-        changed = not value if isinstance(value, bool) else type(value)(value * 0.5) if value else 0.01
+        changed = not value if isinstance(value, bool) else type(value)(value * 0.5) if value else 1.5
         names.append(name(dataclasses.replace(base, tissue=dataclasses.replace(base.tissue, **{field.name: changed}))))
     assert len({name(base), *names}) == 1 + len(names)
     assert json_hash(base.described("e", "one", 224)) != json_hash(base.described("e", "two", 224))

@@ -157,3 +157,16 @@ def test_the_grid_covers_the_slide():
 def test_impossible_settings_are_refused(option, message):
     with pytest.raises(InputError, match=message):
         TissueConfig(**option)
+
+
+def test_folds_are_left_out_and_dense_tissue_is_not(glass):
+    tissue = glass[100:250, 150:300].astype(np.float32)
+    band = tissue[20:32]  # about 100 um: light goes through two layers
+    glass[120:132, 150:300] = np.round(band**2 / 255)
+    kept = find_tissue(glass, UM, TissueConfig(fold=1.9)).mask
+    assert kept[122:130, 153:297].mean() < 0.01
+    far = np.r_[105:114, 140:245]
+    assert kept[far][:, 152:298].mean() > 0.99, "the purple part, 1.8 times as dense as the pink one, counts as tissue"
+    assert find_tissue(glass, UM, TissueConfig()).mask[122:130, 153:297].all(), "folds are kept unless asked for"
+    with pytest.raises(InputError, match="more than 1"):
+        TissueConfig(fold=0.5)

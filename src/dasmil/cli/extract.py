@@ -18,7 +18,7 @@ app = App(name="extract")
 TISSUE = Group("What counts as tissue", sort_key=1)
 
 
-@options(leave_out=("encoder", "tissue", "roi", "exclude"))
+@options(leave_out=("encoder", "tissue", "roi", "exclude", "masks"))
 class Tiles(ExtractConfig):
     """Tiles, stain and files."""
 
@@ -49,6 +49,7 @@ def extract(
     json: Annotated[bool, Parameter(negative="")] = False,
     roi: Path | None = None,
     exclude: Path | None = None,
+    masks: Path | None = None,
     engine: EngineArguments = EngineArguments(),  # noqa: B008
 ) -> int:
     """Turn slides into bags of features, one file per slide. Exit code 1 if a slide failed.
@@ -86,6 +87,10 @@ def extract(
         file are used whole.
     exclude
         Annotations, as --roi: tiles at least half inside are left out.
+    masks
+        Folder with the tissue that another program found, in place of our own search: for each slide TRIDENT's contours
+        (GeoJSON), a PNG or TIFF mask (SLIDE.png, SLIDE_mask.png), or the patches of CLAM and TRIDENT (SLIDE.h5 with
+        coords). A slide without a mask fails.
     """
     if not slides:
         print("Error: no slides given. Example: dasmil extract slides/*.svs -o bags/", file=sys.stderr)
@@ -95,7 +100,8 @@ def extract(
     from dasmil.wsi.encoders import list_encoders
 
     chosen = (encoder or DEFAULT_ENCODER) + (f"[{layers}]" if layers is not None else "")
-    regions = {"roi": None if roi is None else str(roi), "exclude": None if exclude is None else str(exclude)}
+    files = {"roi": roi, "exclude": exclude, "masks": masks}
+    regions = {name: None if path is None else str(path) for name, path in files.items()}
     settings = filled(ExtractConfig, tiles, encoder=chosen, tissue=filled(TissueConfig, tissue), **regions)
     spread = engine.options()  # refuses what does not go together, also where no workers are needed
     how = filled(RunOptions, running, workers=running.workers or engine.threads or 0)

@@ -29,6 +29,7 @@ def view(
     mnist_dir: Path | None = None,
     port: int = 0,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
+    allow_start: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Show bags and what decided in the browser.
 
@@ -81,12 +82,16 @@ def view(
         Port on 127.0.0.1; 0 takes a free one.
     open_browser: bool
         Open the page in the browser, where there is a desktop.
+    allow_start: bool
+        Of a folder of runs: let the page start the study files (.toml) below it, resume them and stop them. Without it
+        the page only reads.
     """
     from dasmil.cli.display import say
     from dasmil.study.viewing import holds_runs
     from dasmil.study.viewing import view as serve
 
-    what = "run" if run is not None and model is None and bags is None and holds_runs(run) else "bag"
+    of_runs = run is not None and model is None and bags is None and (allow_start or holds_runs(run))
+    what = "run" if of_runs else "bag"
 
     def ready(address: str, count: int) -> None:
         print(f"{count:,} {what}{'' if count == 1 else 's'}. Ctrl-C ends the viewer. Open:\n{address}", flush=True)
@@ -94,6 +99,6 @@ def view(
     serve(
         run, model=model, bags=bags, slides=slides, compare=compare or (), seed=seed, split=split, mpp=mpp,
         tile_um=tile_um, scale_table=scale_table, per_patient=per_patient, slide_table=slide_table, mnist_dir=mnist_dir,
-        port=port, open_browser=open_browser,
+        port=port, open_browser=open_browser, allow_start=allow_start,
         ready=ready, note=say,
     )  # fmt: skip

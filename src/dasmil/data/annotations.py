@@ -75,10 +75,7 @@ class Annotations:
         extent = centres.max(0) + side / 2 - low
         pixel = max(side / ACROSS, float(extent.max()) / MOST)
         width, height = (int(np.ceil(length / pixel)) + 1 for length in extent)
-        areas = [region for region in self.regions if not region.is_point]
-        inside = np.zeros((height, width), dtype=bool)
-        for region in sorted(areas, key=lambda region: region.excluded):
-            _fill(inside, region, low, pixel)
+        inside = self.raster(low, pixel, (height, width))
         total = np.zeros((height + 1, width + 1))
         np.cumsum(np.cumsum(inside, axis=0, dtype=np.float64), axis=1, out=total[1:, 1:])
 
@@ -94,6 +91,14 @@ class Annotations:
             if region.is_point and not region.excluded:
                 shares[(np.abs(centres - region.rings[0][0]) <= side / 2).all(axis=1)] = 1.0
         return shares
+
+    def raster(self, low: np.ndarray, pixel: float, shape: tuple[int, int]) -> np.ndarray:
+        """Which pixels of a raster have their centre inside any region; low: its top left corner in level-0 pixels."""
+        inside = np.zeros(shape, dtype=bool)
+        areas = [region for region in self.regions if not region.is_point]
+        for region in sorted(areas, key=lambda region: region.excluded):
+            _fill(inside, region, low, pixel)
+        return inside
 
 
 def _fill(inside: np.ndarray, region: Region, low: np.ndarray, pixel: float) -> None:

@@ -13,6 +13,7 @@ from dasmil.report.decisions import decisions_section
 from dasmil.report.examples import example_pictures, true_distance
 from dasmil.report.library import library_section
 from dasmil.report.localisation import localisation_section
+from dasmil.report.maps import maps_section
 from dasmil.report.overfit import overfit_notice
 from dasmil.report.page import Page, Section
 from dasmil.report.pictures import (
@@ -55,7 +56,9 @@ def run_page(run: Run) -> Page:
         sections.append(Section("How well it separates the bags", pictures=scoring))
     else:
         sections.insert(0, Section("How well it separates the bags", pictures=scoring))
-    sections += [calibration_section(run, split), decisions_section(run, split), localisation_section(run)]
+    sections += [
+        calibration_section(run, split), decisions_section(run, split), maps_section(run), localisation_section(run)
+    ]
     if not run.out_of_fold:
         sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
     judged = verdict(run)

@@ -29,6 +29,7 @@ from dasmil.runs.layout import (
 from dasmil.runs.library import LibrarySummary, read_library
 from dasmil.runs.loading import load_model
 from dasmil.runs.localisation import read_localisation, write_localisation
+from dasmil.runs.maps import MapFacts, StoredMap, read_maps, write_maps
 from dasmil.runs.predictions import Predictions, prediction_rows
 from dasmil.runs.progress import last_written, run_folders, run_progress
 from dasmil.runs.run import Run, Seed, origin_of, read_config, read_summary, seed_of
@@ -61,14 +62,14 @@ from dasmil.runs.writer import (
 
 __all__ = [
     "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "LabelledSet",
-    "LibrarySummary", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus",
-    "SeenBags", "Speaker", "Summary", "TaskVerdict", "Verdict", "baseline_predictions", "baseline_record",
-    "check_kind", "find_model", "fold_folder", "fold_folders", "forget_folds", "held_out", "held_out_set",
-    "is_begun", "is_finished", "keep_study", "labelled_set", "last_checkpoint", "last_written", "load_model",
-    "model_files", "note_in_data", "of_seed", "origin_of", "patient_folds", "prediction_rows", "read_baselines",
-    "read_clinical", "read_config", "read_covariates", "read_library", "read_localisation", "read_summary",
-    "recalibrated", "recalibration_of", "run_folders", "run_progress", "runs_below", "save_recalibration",
-    "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict", "verdict", "verdict_of", "versions",
-    "write_baselines", "write_clinical", "write_covariates", "write_fold_summary_file", "write_localisation",
-    "write_seen",
+    "LibrarySummary", "MapFacts", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed",
+    "SeedStatus", "SeenBags", "Speaker", "StoredMap", "Summary", "TaskVerdict", "Verdict", "baseline_predictions",
+    "baseline_record", "check_kind", "find_model", "fold_folder", "fold_folders", "forget_folds", "held_out",
+    "held_out_set", "is_begun", "is_finished", "keep_study", "labelled_set", "last_checkpoint", "last_written",
+    "load_model", "model_files", "note_in_data", "of_seed", "origin_of", "patient_folds", "prediction_rows",
+    "read_baselines", "read_clinical", "read_config", "read_covariates", "read_library", "read_localisation",
+    "read_maps", "read_summary", "recalibrated", "recalibration_of", "run_folders", "run_progress", "runs_below",
+    "save_recalibration", "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict", "verdict", "verdict_of",
+    "versions", "write_baselines", "write_clinical", "write_covariates", "write_fold_summary_file",
+    "write_localisation", "write_maps", "write_seen",
 ]  # fmt: skip

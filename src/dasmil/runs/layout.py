@@ -19,6 +19,7 @@ COVARIATES = "covariates.json"
 LOCALISATION = "localisation.json"
 RECALIBRATION = "recalibration.json"
 CLINICAL = "clinical.json"
+MAPS = "maps.safetensors"
 
 
 def seed_folder(run: Path, seed: int) -> Path:

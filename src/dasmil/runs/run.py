@@ -22,6 +22,8 @@ from dasmil.runs.schema import FORMAT, DataRecord, DistanceRow, Origin, RunConfi
 from dasmil.tasks import task_from
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dasmil.models.base import MILModel
     from dasmil.tasks import Task
 
@@ -147,6 +149,12 @@ class Run:
     def __repr__(self) -> str:
         parts = f"{len(self.folds)} folds" if self.folds else f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
         return f"Run({str(self.path)!r}, {self.config['model']['name']}, {parts})"
+
+    def plot_roc(self, split: str | None = None) -> Figure:
+        """The ROC curve with its 95 % band as a matplotlib figure, see ``dasmil.plot_roc``."""
+        import dasmil
+
+        return dasmil.plot_roc(self, split)
 
     @cached_property
     def data(self) -> DataRecord:

@@ -10,6 +10,7 @@ from typing import Any
 from dasmil.errors import DasmilError, InputError
 from dasmil.runs import REPORT, Run, last_written, run_folders, run_progress
 from dasmil.study.shelf import make_shelf
+from dasmil.study.starting import Starter
 from dasmil.viewer.shelf import Shelf
 from dasmil.vocabulary import task_metric
 
@@ -19,10 +20,14 @@ FRESH_S = 300.0
 
 @dataclass
 class Board:
-    """The runs below a folder, read anew where their files changed; slides: of the viewer of each run."""
+    """The runs below a folder, read anew where their files changed; slides: of the viewer of each run.
+
+    starter: what starts and stops studies; None: the page only reads.
+    """
 
     folder: Path
     slides: Path | None = None
+    starter: Starter | None = None
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():

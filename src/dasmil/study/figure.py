@@ -28,6 +28,8 @@ from dasmil.report.task_page import task_page
 from dasmil.runs import Run
 from dasmil.study.explaining import explain_bag, make_folder
 from dasmil.study.ground import ground_of, open_ground
+from dasmil.study.maps import sureness
+from dasmil.study.maps import words as bag_words
 from dasmil.study.notes import Note, silent
 from dasmil.types import Bag, Explanation
 
@@ -154,24 +156,13 @@ def _chosen(run: Run, split: str, bags: Sequence[str]) -> list[tuple[str, str]]:
         if not bags:
             raise InputError("name the bags whose maps are drawn: --bags NAME ...")
         return [(name, name) for name in bags]
-    sure = found.probabilities if found.probabilities.ndim > 1 else np.stack(
-        [1 - found.probabilities, found.probabilities], axis=1
-    )  # fmt: skip
-    sure = sure.max(axis=1)
-    right = found.predictions == found.labels
-
-    def words(k: int) -> str:
-        said, known = run.class_names[int(found.predictions[k])], int(found.labels[k])
-        truth = "unknown" if known < 0 else run.class_names[known]
-        verdict = "" if known < 0 else ", right" if right[k] else ", wrong"
-        return f"{found.bag_ids[k]}: {truth}, predicted {said} ({sure[k]:.2f}){verdict}"
-
+    sure, right = sureness(found), found.predictions == found.labels
     place = {name: k for k, name in enumerate(found.bag_ids)}
     if bags:
-        return [(name, words(place[name]) if name in place else name) for name in bags]
+        return [(name, bag_words(run, found, place[name]) if name in place else name) for name in bags]
     positive = found.predictions > 0
     picks = [_surest(sure, right & positive), _surest(sure, ~right & (found.labels >= 0))]
-    return [(found.bag_ids[k], words(k)) for k in picks if k is not None]
+    return [(found.bag_ids[k], bag_words(run, found, k)) for k in picks if k is not None]
 
 
 def _surest(sure: np.ndarray, among: np.ndarray) -> int | None:

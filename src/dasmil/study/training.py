@@ -15,6 +15,7 @@ from dasmil.study.covariates import add_covariates
 from dasmil.study.data import StudyData
 from dasmil.study.folds import write_fold_summary
 from dasmil.study.held_out import opened_tests
+from dasmil.study.maps import add_maps
 from dasmil.study.notes import Note, silent
 from dasmil.study.progress import Watch, unseen
 from dasmil.study.rounds import Round, bag_rounds
@@ -169,6 +170,7 @@ def finish(
     if baselines:
         _try("The baselines", out, note, lambda: add_baselines(out, rounds, folders, note))
     _try("The covariates", out, note, lambda: add_covariates(out, rounds, folders, note))
+    _try("The maps", out, note, lambda: add_maps(out, rounds))
     _try("The report", out, note, lambda: write_report(out))
     return Run.read(out)
 

@@ -16,7 +16,7 @@ from dasmil.errors import DasmilError
 from dasmil.report.style import OVER_PICTURE, palette, tints
 from dasmil.viewer.clusters import CLUSTERS
 from dasmil.viewer.explained import BagAccount
-from dasmil.viewer.shelf import Entry, OpenBag, Picture, Shelf
+from dasmil.viewer.shelf import EditedBag, Entry, OpenBag, Picture, Shelf
 from dasmil.vocabulary import A_CLASS, SCORES, speaker_text
 
 TILE = 256  # px, of the deep-zoom pyramid
@@ -78,10 +78,10 @@ def _level0_per_unit(opened: OpenBag) -> float | None:
     return None if mpp is None else 1 / mpp
 
 
-def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
+def describe(shelf: Shelf, index: int, voice: int | None, edits: str = "") -> dict:
     """What is known without computing: where the instances lie, what they are, and the learned distance."""
-    opened = shelf.open(index)
-    shelf.explained(index, voice)  # a bag that does not fit the model is refused here
+    opened = shelf.open(index, edits)
+    shelf.explained(index, voice, edits)  # a bag that does not fit the model is refused here
     bag, picture = opened.bag, opened.picture
     size = opened.layout.side
     extent = (bag.coords.amax(0) - bag.coords.amin(0)).norm().item()
@@ -98,6 +98,7 @@ def describe(shelf: Shelf, index: int, voice: int | None) -> dict:
         "round": opened.is_round,
         "frame": _frame(opened),
         "level0_per_unit": _level0_per_unit(opened),
+        "rearranged": _rearranged(opened),
         "picture": picture
         and {
             "width": picture.width,
@@ -128,6 +129,11 @@ def _groups(opened: OpenBag) -> list[dict]:
     return [*found, {"name": "clusters", "title": f"Clusters of the features (k-means, {k})", "names": clusters}]
 
 
+def numbers_before(opened: OpenBag) -> torch.Tensor:
+    """For every instance its number in the unedited bag."""
+    return torch.from_numpy(opened.origin) if isinstance(opened, EditedBag) else torch.arange(len(opened.bag))
+
+
 def group_index(opened: OpenBag, name: str) -> torch.Tensor:
     """For every instance the number of its group in the list of names."""
     labels = {"kinds": opened.bag.instance_labels, "sections": opened.bag.section}.get(name)
@@ -138,20 +144,22 @@ def group_index(opened: OpenBag, name: str) -> torch.Tensor:
     return labels.unique(return_inverse=True)[1]
 
 
-def account(shelf: Shelf, index: int, voice: int | None) -> dict:
+def _rearranged(opened: OpenBag) -> bool:
+    """Whether sections are drawn side by side (there is no picture), not where their coordinates are."""
+    return opened.picture is None and opened.bag.section is not None
+
+
+def account(shelf: Shelf, index: int, voice: int | None, edits: str = "") -> dict:
     """The account of the logit and its scores with their colour scales; waits until it is computed."""
-    explained = shelf.explained(index, voice)
+    explained = shelf.explained(index, voice, edits)
     explanation = explained.explanation
-    opened = shelf.open(index)
+    opened = shelf.open(index, edits)
     names = opened.names
-    # Sections without a picture are drawn side by side, not where their coordinates are.
-    moved = opened.picture is None and opened.bag.section is not None
+    moved = _rearranged(opened)
     verdict = pair_verdict(explanation)
     return {
-        "logit": explanation.logit,
-        "probability": explained.probability,
-        "target_name": shelf.class_name(explanation.target),
-        "said": _said(explained),
+        **_verdict(shelf, explained),
+        "unedited": _verdict(shelf, shelf.explained(index, voice)) if edits else None,
         "method": explanation.method,
         "distance_share": explanation.distance_share,
         "origin": origin(shelf, shelf.entry(index), voice),
@@ -192,6 +200,16 @@ def account(shelf: Shelf, index: int, voice: int | None) -> dict:
     }
 
 
+def _verdict(shelf: Shelf, explained: BagAccount) -> dict[str, Any]:
+    """What the model predicts for a bag, as numbers and in words."""
+    return {
+        "logit": explained.explanation.logit,
+        "probability": explained.probability,
+        "target_name": shelf.class_name(explained.explanation.target),
+        "said": _said(explained),
+    }
+
+
 def _said(explained: BagAccount) -> list[tuple[str, str]] | None:
     """What the explained output says, where it is no class: names and values."""
     meaning, explanation = explained.meaning, explained.explanation
@@ -216,18 +234,18 @@ def origin(shelf: Shelf, entry: Entry, voice: int | None) -> str:
     return speaker_text(title, used)
 
 
-def score(shelf: Shelf, index: int, voice: int | None, name: str) -> torch.Tensor:
+def score(shelf: Shelf, index: int, voice: int | None, name: str, edits: str = "") -> torch.Tensor:
     """One score of every instance."""
-    scores = shelf.explanation(index, voice).scores
+    scores = shelf.explanation(index, voice, edits).scores
     if name not in scores:
         raise DasmilError(f"there is no score {name!r} for this bag; it has {', '.join(scores)}")
     return scores[name]
 
 
-def instance(shelf: Shelf, index: int, voice: int | None, number: int) -> dict:
+def instance(shelf: Shelf, index: int, voice: int | None, number: int, edits: str = "") -> dict:
     """One instance: who it is, its scores, what it attends to and which deciding rows attend to it."""
-    partners = shelf.partners(index, number, voice)
-    opened, explained = shelf.open(index), shelf.explained(index, voice)
+    partners = shelf.partners(index, number, voice, edits)
+    opened, explained = shelf.open(index, edits), shelf.explained(index, voice, edits)
     names = opened.names
     scores = {} if explained.known is None else explained.known.scores
     x, y = opened.bag.coords[number, :2].tolist()

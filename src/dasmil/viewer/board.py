@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -28,8 +28,21 @@ OPEN_VIEWERS = 4
 STATIC = {"board.js": "text/javascript", "board.css": "text/css"}
 
 
+class Starts(Protocol):
+    """What starts and stops studies; names are those of the list."""
+
+    def studies(self) -> list[dict[str, Any]]: ...
+
+    def start(self, name: str, resume: bool = False) -> None: ...
+
+    def stop(self, name: str) -> None: ...
+
+
 class Runs(Protocol):
-    """What the page asks for; names are those of the rows."""
+    """What the page asks for; names are those of the rows. starter: None where the page only reads."""
+
+    @property
+    def starter(self) -> Starts | None: ...
 
     @property
     def title(self) -> str: ...
@@ -74,6 +87,23 @@ class RunViewers:
             return self._open[name]
 
 
+def _starting(starter: Starts) -> list[Route]:
+    """The only routes that change something: start, resume and stop a study of the list."""
+
+    def done(change: Callable[[], None]) -> Response:
+        change()
+        return answer_json({"done": True})
+
+    def name(request: Request) -> str:
+        return request.path_params["name"]
+
+    return [
+        Route("/api/start/{name:path}", lambda r: done(lambda: starter.start(name(r))), methods=["POST"]),
+        Route("/api/resume/{name:path}", lambda r: done(lambda: starter.start(name(r), True)), methods=["POST"]),
+        Route("/api/stop/{name:path}", lambda r: done(lambda: starter.stop(name(r))), methods=["POST"]),
+    ]
+
+
 def create_board(runs: Runs, port: int, token: str | None = None) -> Starlette:
     """The application for a folder of runs, to be served at this port of the loopback interface."""
 
@@ -85,13 +115,18 @@ def create_board(runs: Runs, port: int, token: str | None = None) -> Starlette:
         name = request.path_params["name"]
         return static_file(name, STATIC[name]) if name in STATIC else not_found(request, KeyError(name))
 
+    def listed(_request: Request) -> Response:
+        studies = None if runs.starter is None else runs.starter.studies()
+        return answer_json({"title": runs.title, "runs": list(runs.rows()), "studies": studies})
+
     routes = [
         Route("/", lambda _request: static_file("board.html", "text/html")),
         Route("/static/{name}", static),
-        Route("/api/runs", lambda _request: answer_json({"title": runs.title, "runs": list(runs.rows())})),
+        Route("/api/runs", listed),
         Route("/api/run/{name:path}", lambda request: answer_json(runs.curves(request.path_params["name"]))),
         Route("/report/{name:path}", report),
         Mount("/view", app=RunViewers(runs, port)),
+        *([] if runs.starter is None else _starting(runs.starter)),
     ]
     handlers: dict[Any, Any] = {DasmilError: refused, OSError: refused, 404: not_found, 405: not_found}
     return Starlette(

@@ -43,6 +43,8 @@ STATIC = {
     "state.js": "text/javascript",
     "tools.js": "text/javascript",
     "format.js": "text/javascript",
+    "regions.js": "text/javascript",
+    "whatif.js": "text/javascript",
     "openseadragon.js": "text/javascript",
 }
 HEADERS = {
@@ -114,15 +116,18 @@ def create_app(shelf: Shelf, port: int, token: str | None = None) -> Starlette:
         Route("/", lambda _request: static_file("index.html", "text/html")),
         Route("/static/{name}", _serve_static),
         Route("/api/bags", lambda _request: answer_json(answers.bag_list(shelf))),
-        Route(bag, lambda r: answer_json(answers.describe(shelf, _index(r), _voice(r)))),
-        Route(f"{bag}/account", lambda r: answer_json(answers.account(shelf, _index(r), _voice(r)))),
-        Route(f"{bag}/coords", lambda r: _floats(torch.from_numpy(shelf.open(_index(r)).layout.centres))),
-        Route(f"{bag}/score/{{name}}", lambda r: _floats(answers.score(shelf, _index(r), _voice(r), _name(r)))),
-        Route(f"{bag}/group/{{name}}", lambda r: _floats(answers.group_index(shelf.open(_index(r)), _name(r)))),
-        Route(f"{bag}/names", lambda r: answer_json({"names": list(shelf.open(_index(r)).bag.instance_ids or ())})),
+        Route(bag, lambda r: answer_json(answers.describe(shelf, _index(r), _voice(r), _edits(r)))),
+        Route(f"{bag}/account", lambda r: answer_json(answers.account(shelf, _index(r), _voice(r), _edits(r)))),
+        Route(f"{bag}/coords", lambda r: _floats(torch.from_numpy(_opened(shelf, r).layout.centres))),
+        Route(
+            f"{bag}/score/{{name}}", lambda r: _floats(answers.score(shelf, _index(r), _voice(r), _name(r), _edits(r)))
+        ),
+        Route(f"{bag}/group/{{name}}", lambda r: _floats(answers.group_index(_opened(shelf, r), _name(r)))),
+        Route(f"{bag}/names", lambda r: answer_json({"names": list(_opened(shelf, r).bag.instance_ids or ())})),
+        Route(f"{bag}/numbers", lambda r: _floats(answers.numbers_before(_opened(shelf, r)))),
         Route(
             f"{bag}/partners/{{instance:int}}",
-            lambda r: answer_json(answers.instance(shelf, _index(r), _voice(r), r.path_params["instance"])),
+            lambda r: answer_json(answers.instance(shelf, _index(r), _voice(r), r.path_params["instance"], _edits(r))),
         ),
         Route(f"{bag}/instance/{{instance:int}}", lambda r: _instance_picture(shelf.open(_index(r)), r)),
         Route(f"{bag}/picture/{{level:int}}/{{x:int}}/{{y:int}}", lambda r: _tile(shelf.open(_index(r)), r)),
@@ -149,6 +154,15 @@ def _index(request: Request) -> int:
 
 def _name(request: Request) -> str:
     return request.path_params["name"]
+
+
+def _edits(request: Request) -> str:
+    """What is tried on the bag: see `dasmil.attribution.edits`."""
+    return request.query_params.get("edits", "")
+
+
+def _opened(shelf: Shelf, request: Request) -> OpenBag:
+    return shelf.open(_index(request), _edits(request))
 
 
 def _voice(request: Request) -> int | None:
@@ -195,8 +209,7 @@ def _download(
     shelf: Shelf, request: Request, lines: Callable[[Bag, Explanation], Iterator[str]], media_type: str
 ) -> Response:
     """All instances with their names and scores as a file to keep."""
-    index = _index(request)
-    opened, explanation = shelf.open(index), shelf.explanation(index, _voice(request))
+    opened, explanation = _opened(shelf, request), shelf.explanation(_index(request), _voice(request), _edits(request))
     if media_type != "text/csv" and len(opened.bag.metadata.get("slides", ())) > 1:
         raise DasmilError("this bag joins several slides, whose pixels have no plane in common: take the CSV")
     body = "".join(lines(opened.bag, explanation))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dasmil.attribution.deciding import Partner
 from dasmil.attribution.distance import phi_values, told_distances
+from dasmil.attribution.edits import edited, read_edits
 from dasmil.attribution.ground import Ground, Layout, layout_of
 from dasmil.attribution.names import InstanceNames
 from dasmil.errors import DasmilError, InputError
@@ -117,6 +118,26 @@ class OpenBag:
         return cluster(self.bag.features)
 
 
+class EditedBag(OpenBag):
+    """An opened bag after edits: on the same picture, in the same frame, every instance under the name that it had."""
+
+    def __init__(self, source: OpenBag, edits: str) -> None:
+        bag, self.origin = edited(source.bag, read_edits(edits, len(source.bag)))
+        names = tuple(source.names.own(k) for k in self.origin.tolist())
+        super().__init__(replace(bag, instance_ids=names), source.picture, source.warnings)
+        self.source = source
+
+    @cached_property
+    def layout(self) -> Layout:
+        before, old = self.source.layout, self.source.bag.coords[self.origin]
+        moved = (self.bag.coords - old)[:, :2].double().numpy()
+        return replace(before, centres=before.centres[self.origin] + moved)
+
+    @cached_property
+    def clusters(self) -> Tensor:
+        return self.source.clusters[self.origin]
+
+
 class Shelf:
     """The bags of a run and the models that explain them; opened bags are kept, the oldest is dropped."""
 
@@ -135,7 +156,7 @@ class Shelf:
         self.voices = [Voice("", lambda: voices)] if isinstance(voices, MILModel) else list(voices)
         self.entries = entries
         self._models: dict[int, MILModel] = {}
-        self._opened: OrderedDict[int, OpenBag] = OrderedDict()
+        self._opened: OrderedDict[tuple[int, str], OpenBag] = OrderedDict()
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         n_classes = self.model.n_classes
@@ -165,15 +186,18 @@ class Shelf:
             raise InputError(f"there is no bag number {index}; the list has {len(self.entries)} bags")
         return self.entries[index]
 
-    def open(self, index: int) -> OpenBag:
+    def open(self, index: int, edits: str = "") -> OpenBag:
+        """A bag of the list; edits: as text, see `dasmil.attribution.edits`."""
         entry = self.entry(index)
+        source = self.open(index) if edits else None
+        key = index, edits
         with self._lock:  # one bag is read at a time; the others find it done
-            if index not in self._opened:
-                self._opened[index] = self._read(entry)
+            if key not in self._opened:
+                self._opened[key] = self._read(entry) if source is None else EditedBag(source, edits)
                 while len(self._opened) > CACHED_BAGS:
                     self._opened.popitem(last=False)
-            self._opened.move_to_end(index)
-            return self._opened[index]
+            self._opened.move_to_end(key)
+            return self._opened[key]
 
     def _read(self, entry: Entry) -> OpenBag:
         bag = entry.load()
@@ -185,28 +209,32 @@ class Shelf:
             warnings.append(f"Shown without its slide: {error}")
         return OpenBag(bag, picture, tuple(warnings))
 
-    def explained(self, index: int, voice: int | None = None) -> BagAccount:
-        """The account of a bag by one of the models, by default the one that the entry names."""
-        opened = self.open(index)
+    def explained(self, index: int, voice: int | None = None, edits: str = "") -> BagAccount:
+        """The account of a bag by one of the models, by default the one that the entry names.
+
+        After edits, the account is of the class that was explained before them, so that logits can be compared.
+        """
+        opened = self.open(index, edits)
         chosen = self.entry(index).voice if voice is None else voice
-        model = self.model_of(chosen)
+        model, told = self.model_of(chosen), self.voices[chosen]
+        kept, target = told.kept, told.target
+        if edits:
+            kept, target = None, self.explanation(index, chosen).target  # what was tried is not kept with the run
         with self._lock:
             if chosen not in opened.accounts:
-                opened.accounts[chosen] = BagAccount(
-                    model, opened.bag, self.voices[chosen].kept, self.voices[chosen].target, self.voices[chosen].meaning
-                )
+                opened.accounts[chosen] = BagAccount(model, opened.bag, kept, target, told.meaning)
             return opened.accounts[chosen]
 
-    def explanation(self, index: int, voice: int | None = None) -> Explanation:
+    def explanation(self, index: int, voice: int | None = None, edits: str = "") -> Explanation:
         """Waits for the whole account of a bag."""
-        return self.explained(index, voice).explanation
+        return self.explained(index, voice, edits).explanation
 
-    def partners(self, index: int, instance: int, voice: int | None = None) -> list[Partner]:
+    def partners(self, index: int, instance: int, voice: int | None = None, edits: str = "") -> list[Partner]:
         """What an instance attends to; nothing for models without attention between instances."""
-        n = len(self.open(index).bag)
+        n = len(self.open(index, edits).bag)
         if not 0 <= instance < n:
             raise InputError(f"there is no instance number {instance}; the bag has {n}")
-        return self.explained(index, voice).partners(instance)
+        return self.explained(index, voice, edits).partners(instance)
 
     def told(self, voice: int = 0) -> list[str]:
         """What a bias or a radius says of distance, as sentences."""

@@ -24,6 +24,7 @@ from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.contact_sheet import write_contact_sheet
 from dasmil.wsi.encoders import Encoder
 from dasmil.wsi.finished import clear_killed
+from dasmil.wsi.masks import find_mask
 from dasmil.wsi.pipeline import SlideResult, extract_slide, make_encoder, recall, slide_name
 from dasmil.wsi.reader import SUFFIXES
 from dasmil.wsi.resolution import MAX_MPP, MIN_MPP
@@ -172,6 +173,7 @@ def extract(
         path: config.for_slide(
             table.get(slide_name(path)),
             **{name: files.get(plain_slide(slide_name(path)), files.get("")) for name, files in regions.items()},
+            masks=_mask_of(config.masks, slide_name(path)),
         )
         for path in paths
     }
@@ -195,6 +197,16 @@ def extract(
     if options.qc:
         write_contact_sheet(out_dir, [*summary.results, *_earlier(out_dir, summary.results)])
     return summary
+
+
+def _mask_of(folder: str | None, slide: str) -> Path | None:
+    """The slide's own mask, whose content belongs to the settings; the folder where there is none: the slide fails."""
+    if folder is None:
+        return None
+    try:
+        return find_mask(folder, slide)
+    except DataError:
+        return Path(folder)
 
 
 def _annotation_files(path: str | None) -> dict[str, Path]:

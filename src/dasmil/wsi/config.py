@@ -45,6 +45,9 @@ class TissueConfig:
     """Pixels darker than this share of white are borders or black pen."""
     pen: bool = True
     """Leave out green, blue and red pen."""
+    fold: float = 0.0
+    """Leave out folds: where the optical density is at least this many times that of the slide's tissue; 0 keeps all.
+    """
     close_um: float = 40.0
     """Gaps in the tissue up to this width in micrometres are closed."""
     min_area_mm2: float = 0.02
@@ -71,6 +74,8 @@ class TissueConfig:
             raise InputError(
                 f"saturation_low {self.saturation_low:g} is above saturation_high {self.saturation_high:g}"
             )
+        if self.fold and not 1 < self.fold < math.inf:
+            raise InputError(f"fold is {self.fold:g}, expected more than 1 (2 is tissue in two layers), or 0")
         for name in ("close_um", "min_area_mm2", "max_hole_mm2", "sharpness"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name):g}, expected 0 or more")
@@ -109,6 +114,8 @@ class ExtractConfig:
     """Annotations, as roi: tiles at least half inside are left out."""
     exclude_class: str | None = None
     """Classes of --exclude that count, separated by commas; default all."""
+    masks: str | None = None
+    """Folder with the tissue that another program found, a file for each slide; in place of our own search."""
 
     def __post_init__(self) -> None:
         if not MIN_TILE_UM <= self.tile_um <= MAX_TILE_UM:
@@ -127,9 +134,9 @@ class ExtractConfig:
         if self.mpp is not None and not MIN_MPP <= self.mpp <= MAX_MPP:
             raise InputError(f"mpp is {self.mpp:g}, expected {MIN_MPP:g} to {MAX_MPP:g} micrometres per pixel")
 
-    def for_slide(self, mpp: float | None, roi: Path | None = None, exclude: Path | None = None) -> ExtractConfig:
-        """The same for one slide: with its resolution where there is one, and its own files of annotations."""
-        own = replace(self, roi=None if roi is None else str(roi), exclude=None if exclude is None else str(exclude))
+    def for_slide(self, mpp: float | None, **files: Path | None) -> ExtractConfig:
+        """The same for one slide: its resolution where there is one, its own files of annotations (roi, exclude)."""
+        own = replace(self, **{name: None if file is None else str(file) for name, file in files.items()})
         return own if mpp is None else replace(own, mpp=mpp)
 
     def restriction(self) -> Restriction | None:
@@ -148,6 +155,10 @@ class ExtractConfig:
                 values[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest() if Path(path).is_file() else path
             if classes is not None:
                 values[f"{name}_class"] = classes
+        if (masks := values.pop("masks")) is not None:
+            values["masks"] = hashlib.sha256(Path(masks).read_bytes()).hexdigest() if Path(masks).is_file() else masks
+        if not values["tissue"]["fold"]:
+            del values["tissue"]["fold"]
         return {"procedure": PROCEDURE, **values, "encoder_sha256": encoder_sha256}
 
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from dasmil.errors import DataError
 from dasmil.wsi import qc
 from dasmil.wsi.config import ExtractConfig, RunOptions
 from dasmil.wsi.encoders import Encoder
+from dasmil.wsi.masks import find_mask, read_mask
 from dasmil.wsi.reader import Slide
 from dasmil.wsi.stain import StainFit, apply_stains, fit_stains, normalise_tile
 from dasmil.wsi.tiling import Grid, make_grid
@@ -122,11 +124,19 @@ class SlideWork:
         slide, long_um = self.slide, max(self.slide.width_um, self.slide.height_um)
         mask_um = max(self.config.tissue.mask_um, math.sqrt(slide.width_um * slide.height_um / MAX_MASK_PIXELS))
         picture, um = slide.overview(mask_um, qc.LONG_SIDE, self.pool.map)
-        self.tissue: TissueMask = find_tissue(
+        self.tissue: TissueMask = self._given_mask(mask_um) or find_tissue(
             _shrunk(picture, um, mask_um, slide), max(mask_um, um), self.config.tissue
         )
         picture_um = long_um / qc.LONG_SIDE
         self.picture, self.picture_um = _shrunk(picture, um, picture_um, slide), max(picture_um, um)
+
+    def _given_mask(self, mask_um: float) -> TissueMask | None:
+        """The tissue that another program found; a slide without a mask is refused, not searched by other rules."""
+        if self.config.masks is None:
+            return None
+        path = Path(self.config.masks)
+        file = path if path.is_file() else find_mask(path, self.result.slide)
+        return read_mask(file, self.slide.width, self.slide.height, self.slide.mpp, mask_um)
 
     def _fit_slide(self, candidates: np.ndarray) -> None:
         """One pair of stains for the whole slide, from tiles spread evenly over its tissue."""

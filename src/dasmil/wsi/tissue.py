@@ -52,6 +52,8 @@ def find_tissue(thumbnail: np.ndarray, um_per_px: float, config: TissueConfig) -
     area_um2 = um_per_px**2
     mask = _fill_holes(mask, config.max_hole_mm2 * 1e6 / area_um2) & usable
     mask = _remove_small(mask, config.min_area_mm2 * 1e6 / area_um2)
+    if config.fold:
+        mask &= ~_folds(rgb, mask, um_per_px, config.fold)
     return TissueMask(mask, um_per_px, threshold)
 
 
@@ -95,6 +97,18 @@ def _pen(rgb: np.ndarray, saturation: np.ndarray, um_per_px: float) -> np.ndarra
     pure_red = (saturation > 175) & (red > 140) & (green < 80) & (blue < 90)
     marks = _remove_small(greenish | cyan | pure_blue | pure_red, 5000 / um_per_px**2)
     return _grow(marks, 32 / um_per_px)
+
+
+def _folds(rgb: np.ndarray, mask: np.ndarray, um_per_px: float, times: float) -> np.ndarray:
+    """Tissue in two layers or more: its optical density, over 48 um, is so many times the median of the tissue."""
+    if not mask.any():
+        return mask
+    density = -np.log(np.maximum(rgb, 1).astype(np.float32) / 255).mean(axis=0)
+    size = 2 * round(24 / um_per_px) + 1
+    inside = ndimage.uniform_filter(mask.astype(np.float32), size)
+    mean = ndimage.uniform_filter(density * mask, size) / np.maximum(inside, 1e-6)
+    folds = mask & (mean >= times * np.median(density[mask]))
+    return _grow(_remove_small(folds, 10_000 / um_per_px**2), 16 / um_per_px)
 
 
 def _otsu(values: np.ndarray) -> float:

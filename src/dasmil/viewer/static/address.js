@@ -1,6 +1,8 @@
 // The whole view lives in the fragment of the address, so that it can be kept or sent.
 
+import { readRegions, writeRegions } from "./regions.js";
 import { get, state } from "./state.js";
+import { readEdits, writeEdits } from "./whatif.js";
 
 export function saveState(viewer) {
   if (!state.bag) return;
@@ -13,6 +15,8 @@ export function saveState(viewer) {
   if (state.voice !== null) fields.model = state.voice;
   if (state.beside !== null) fields.beside = state.beside;
   if (state.selected >= 0) fields.tile = state.selected;
+  if (state.edits.length) fields.edits = writeEdits(state.edits);
+  if (state.shapes.length && writeRegions()) fields.regions = writeRegions();
   history.replaceState(null, "", `#${new URLSearchParams(fields)}`);
 }
 
@@ -29,5 +33,6 @@ export function readState() {
   const index = state.run.bags.findIndex((b) => b.id === fields.get("bag"));
   const missing = index < 0 && fields.has("bag") ? fields.get("bag") : null;
   return { index: Math.max(0, index), missing, score: fields.get("score"), tile: fields.has("tile") ? Number(fields.get("tile")) : -1,
+           edits: readEdits(fields.get("edits")), shapes: readRegions(fields.get("regions")),
            view: index >= 0 && view.length === 4 && view.every(Number.isFinite) && view[2] > 0 ? view : null };
 }

@@ -2,7 +2,7 @@
 
 const CASING = "rgba(255, 255, 255, .85)", PLAIN = "#000000";
 
-/** Shapes of a GeoJSON file in level-0 pixels: [{name, colour, lines: [[x, y], ...][], points: [x, y][]}]. */
+/** Shapes of a GeoJSON file in level-0 pixels: [{name, colour, lines: [[x, y], ...][], points: [x, y][], closed (an area), feature (as read)}]. */
 export function readShapes(text) {
   let content;
   try { content = JSON.parse(text); } catch { throw new Error("This file is not GeoJSON: it cannot be read as JSON."); }
@@ -11,15 +11,15 @@ export function readShapes(text) {
   const shapes = features.filter((f) => f?.geometry).map((feature) => {
     const { properties = {} } = feature;
     const kind = properties?.classification ?? {};
-    return { name: String(properties?.name ?? kind.name ?? ""), colour: colourOf(kind.color ?? properties?.color), ...outline(feature.geometry) };
+    const name = String(kind.name ?? properties?.name ?? ""), rgb = rgbOf(kind.color ?? properties?.color);
+    return { name, read: name, rgb, colour: `rgb(${rgb})`, ...outline(feature.geometry), closed: /Polygon$/.test(feature.geometry.type), feature };
   });
   if (!shapes.some((s) => s.lines.length || s.points.length)) throw new Error("This GeoJSON file holds no shapes.");
   return shapes;
 }
 
-function colourOf(value) {
-  if (Array.isArray(value) && value.length >= 3) return `rgb(${value.slice(0, 3).map((v) => Math.round(Number(v)) || 0).join(",")})`;
-  return PLAIN;
+function rgbOf(value) {
+  return Array.isArray(value) && value.length >= 3 ? value.slice(0, 3).map((v) => Math.min(255, Math.max(0, Math.round(Number(v)) || 0))) : [0, 0, 0];
 }
 
 function outline(geometry) {

@@ -1,5 +1,8 @@
 // Questions to the server; an answer that is an error becomes one, in the server's words.
 
+import { state } from "./state.js";
+import { writeEdits } from "./whatif.js";
+
 export async function fetchJson(path) {
   const response = await fetch(path);
   const body = await response.json().catch(() => ({ error: `The server answered ${response.status}.` }));
@@ -13,7 +16,10 @@ export async function fetchFloats(path) {
   return new Float32Array(await response.arrayBuffer());
 }
 
-/** The address of something about a bag, asked of one of the models (null: the one that speaks for the bag). */
+/** The address of something about a bag with its edits, asked of one of the models (null: the one that explains it first). */
 export function about(index, what = "", voice = null) {
-  return `api/bag/${index}${what ? `/${what}` : ""}${voice === null ? "" : `?voice=${voice}`}`;
+  const asked = new URLSearchParams();
+  if (voice !== null) asked.set("voice", voice);
+  if (state.edits.length) asked.set("edits", writeEdits(state.edits));
+  return `api/bag/${index}${what ? `/${what}` : ""}${asked.size ? `?${asked}` : ""}`;
 }

@@ -8,9 +8,11 @@ import { count, decimals, element, length, niceLength, number, plus, short, verd
 import { smoothMap } from "./heatmap.js";
 import { Overlay } from "./overlay.js";
 import { BagList, showBag, showTile } from "./panel.js";
+import * as regions from "./regions.js";
 import { exportView } from "./save.js";
 import { get, readTheme, say, state, theme } from "./state.js";
 import { drawAdded, measure, readAnnotations, toggleRuler } from "./tools.js";
+import * as whatIf from "./whatif.js";
 
 const UNKNOWN = [150, 150, 150];
 const OVER_NOTHING = 100; // opacity in percent, unless one is chosen: colours are those of the legend where nothing is to show through
@@ -36,10 +38,10 @@ const saveState = () => writeState(viewer);
 
 function redraw() {
   const opacity = get("opacity").value / 100, wanted = get("lines").checked;
-  overlay.draw({ opacity, selected: state.selected, lines: wanted ? joined() : [], theme, above: drawAdded(project) });
+  overlay.draw({ opacity, selected: state.selected, lines: wanted ? joined() : [], theme, above: drawAdded(project, overlay.bag) });
   if (second.open) {
     const lines = wanted && state.selected < 0 ? decided(second.account.pairs) : [];
-    second.overlay.draw({ opacity, selected: state.selected, lines, theme, above: drawAdded(() => second.project()) });
+    second.overlay.draw({ opacity, selected: state.selected, lines, theme, above: drawAdded(() => second.project(), overlay.bag, false) });
   }
   drawScaleBar();
 }
@@ -88,27 +90,39 @@ async function openBag(index, keep = {}) {
   const entry = state.run.bags[index];
   if (!entry) { say("There is no such bag.", true); return; }
   state.entry = entry;
-  state.bag = state.score = state.ranked = state.instance = state.names = state.ruler = null;
+  state.bag = state.score = state.ranked = state.instance = state.names = state.ruler = state.origin = state.contributions = null;
   state.selected = -1;
-  state.shapes = [];
+  state.shapes = keep.shapes ?? [];
+  state.edits = keep.edits ?? [];
+  state.marked = keep.marked ?? new Set();
+  state.moving = false;
+  regions.toggleDrawing(false);
   get("annotations").value = get("ruler-value").textContent = "";
   fillVoices();
   state.list.select(index);
-  overlay.setBag(null);
-  viewer.close();
+  if (!keep.samePicture) {
+    overlay.setBag(null);
+    viewer.close();
+  }
   if (second.open) second.close();
   for (const id of ["first-caption", "second-caption"]) get(id).hidden = true;
   get("strip").replaceChildren();
   get("legend").hidden = get("scalebar").hidden = true;
   showTile(null, null);
   get("bag").replaceChildren(element("h2", {}, entry.id));
+  delete document.body.dataset.ready;
+  whatIf.showWhatIf();
+  regions.showRegions(null);
   say("Opening …");
   let clock = 0;
   try {
-    const [bag, coords] = await Promise.all([fetchJson(about(index, "", state.voice)), fetchFloats(about(index, "coords"))]);
+    const [bag, coords, numbers] = await Promise.all([fetchJson(about(index, "", state.voice)), fetchFloats(about(index, "coords")),
+      state.edits.length ? fetchFloats(about(index, "numbers")) : null]);
     if (request !== state.request) return;
-    await place(index, bag, coords);
+    state.origin = numbers && Int32Array.from(numbers);
+    await place(index, bag, coords, keep.samePicture);
     if (request !== state.request) return;
+    regions.showRegions();
     if (keep.view) viewer.viewport.fitBounds(new OpenSeadragon.Rect(...keep.view), true);
     showBag(entry, bag);
     get("scalebar").hidden = false;
@@ -121,6 +135,8 @@ async function openBag(index, keep = {}) {
     if (request !== state.request) return;
     showBag(entry, bag);
     offer(bag, keep.score);
+    whatIf.showWhatIf();
+    if (state.shapes.length) addContributions();
     await showBeside();
     await showScore();
     if (request !== state.request) return;
@@ -178,7 +194,7 @@ async function showBeside() {
 }
 
 /** The picture and the places of the instances, grey until their scores are known. */
-async function place(index, bag, coords) {
+async function place(index, bag, coords, samePicture) {
   bag.index = index;
   bag.scores = [];
   const x = new Float32Array(bag.n), y = new Float32Array(bag.n);
@@ -186,7 +202,7 @@ async function place(index, bag, coords) {
     x[i] = (coords[2 * i] - bag.frame.x0) * bag.frame.px_per_unit;
     y[i] = (coords[2 * i + 1] - bag.frame.y0) * bag.frame.px_per_unit;
   }
-  await new Promise((resolve) => {
+  if (!samePicture) await new Promise((resolve) => {
     const done = () => { viewer.removeHandler("open", done); viewer.removeHandler("open-failed", done); resolve(); };
     viewer.addHandler("open", done);
     viewer.addHandler("open-failed", done);
@@ -196,6 +212,19 @@ async function place(index, bag, coords) {
   get("opacity").value = state.opacity ?? (bag.picture ? 100 * state.run.colours.over_picture : OVER_NOTHING);
   overlay.setBag({ x, y, side: bag.instance_size * bag.frame.px_per_unit, round: bag.round, width: bag.frame.width * bag.frame.px_per_unit, height: bag.frame.height * bag.frame.px_per_unit });
   overlay.setColours(new Int16Array(bag.n), [UNKNOWN]);
+}
+
+/** The same bag again: with other edits, or by another model. */
+function reopen(changes = {}) {
+  const { score, edits, shapes, marked } = { score: state.preferred, edits: state.edits, shapes: state.shapes, marked: state.marked, ...changes };
+  return openBag(state.entry.index, { score, edits, shapes, marked, view: boundsNow(), samePicture: Boolean(viewer.world.getItemCount()) });
+}
+
+/** What every region contributed stands in its list. */
+async function addContributions() {
+  const { bag } = state;
+  const values = await fetchFloats(about(bag.index, "score/contribution", state.voice));
+  if (bag === state.bag) regions.showRegions(values);
 }
 
 /** Says what is being computed and, when that takes long, since when; returns the clock to stop. */
@@ -299,7 +328,7 @@ function fillStrip() {
   const digits = decimals(Math.max(...score.top.map((i) => Math.abs(score.values[i]))));
   get("strip").replaceChildren(...score.top.map((i) => {
     const colour = `rgb(${score.scale.rgb(score.values[i])})`;
-    const face = bag.picture ? element("img", { src: about(bag.index, `instance/${i}`), alt: "", loading: "lazy" }) : element("i");
+    const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${whatIf.original(i)}`, alt: "", loading: "lazy" }) : element("i");
     face.style[bag.picture ? "borderBottomColor" : "background"] = colour;
     const text = number(score.values[i], digits);
     return element("li", {}, element("button", { type: "button", "data-instance": i, "aria-current": String(i === state.selected), title: `Instance ${nameOf(i)}`,
@@ -328,9 +357,16 @@ async function selectInstance(i, go) {
       say(error.message, true);
     }
   }
+  whatIf.showWhatIf();
   for (const button of get("strip").querySelectorAll("button")) button.setAttribute("aria-current", String(Number(button.dataset.instance) === i));
   redraw();
   saveState();
+}
+
+/** Moves the marked instances to a point of the picture, in pixels. */
+function moveMarked(x, y) {
+  const k = state.bag.frame.px_per_unit;
+  whatIf.moveTo(x / k, y / k, [overlay.bag.x, overlay.bag.y].map((values) => values.map((v) => v / k)));
 }
 
 /** Shows the neighbourhoods around these places (in the bag's unit). */
@@ -389,13 +425,37 @@ function listen() {
     if (!event.quick || !state.bag) return;
     const { x0, y0, scale } = project();
     const x = (event.position.x - x0) / scale, y = (event.position.y - y0) / scale;
-    if (state.ruler) measure(redraw, x, y);
-    else selectInstance(overlay.hit(x, y), false);
+    const hit = overlay.hit(x, y);
+    if (state.drawing) regions.corner(event.position.x, event.position.y);
+    else if (state.ruler) measure(redraw, x, y);
+    else if (state.moving) moveMarked(x, y);
+    else if (event.shift && hit >= 0) whatIf.mark(hit);
+    else selectInstance(hit, false);
   });
+  // Letters are keys of this page; the picture would turn with r, be mirrored with f and move with d.
+  viewer.addHandler("canvas-key", (event) => { if (/^[a-z]$/i.test(event.originalEvent.key)) event.preventDefaultAction = true; });
+  viewer.addHandler("canvas-drag", (event) => {
+    if (!state.drawing) return;
+    event.preventDefaultAction = true;
+    if (!state.drawing.dragged) { // where the drag began
+      state.drawing.dragged = true;
+      regions.trace(event.position.x - event.delta.x, event.position.y - event.delta.y);
+    }
+    regions.trace(event.position.x, event.position.y);
+  });
+  viewer.addHandler("canvas-drag-end", (event) => {
+    if (!state.drawing?.dragged) return;
+    event.preventDefaultAction = true;
+    regions.close();
+  });
+  viewer.addHandler("canvas-double-click", (event) => { if (state.drawing) event.preventDefaultAction = true; });
+  regions.connect(redraw, () => { saveState(); if (state.bag?.method && !state.contributions) addContributions(); }, () => ({ bag: overlay.bag, project }));
+  whatIf.connect((edits) => reopen({ edits }), redraw);
+  get("draw").addEventListener("click", () => regions.toggleDrawing());
   get("ruler").addEventListener("click", () => toggleRuler(redraw));
   get("annotations").addEventListener("change", () => readAnnotations(redraw));
   get("smooth").addEventListener("change", () => { paint(); saveState(); });
-  get("voice").addEventListener("change", () => { state.voice = Number(get("voice").value); openBag(state.entry.index, { score: state.preferred, view: boundsNow() }); });
+  get("voice").addEventListener("change", () => { state.voice = Number(get("voice").value); reopen(); });
   get("beside").addEventListener("change", async () => {
     state.beside = get("beside").value === "" ? null : Number(get("beside").value);
     try {
@@ -418,6 +478,12 @@ function listen() {
   get("controls").addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); redraw(); });
+  document.addEventListener("keydown", (event) => { // before the picture takes the arrows
+    if (!state.drawing || event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!regions.drawingKey(event)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, true);
   document.addEventListener("keydown", (event) => {
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
       if (event.key === "Escape") event.target.blur();
@@ -430,7 +496,7 @@ function listen() {
       selectInstance(top[(at + by + top.length) % top.length], true);
     };
     const actions = { j: () => state.list.step(1), k: () => state.list.step(-1), n: () => jump(1), p: () => jump(state.selected < 0 ? 0 : -1),
-                      f: () => viewer.viewport.goHome(), s: () => get("smooth").click(), r: () => toggleRuler(redraw), "/": () => get("search").focus(), Escape: () => (state.ruler ? toggleRuler(redraw, false) : state.bag && selectInstance(-1, false)) };
+                      f: () => viewer.viewport.goHome(), s: () => get("smooth").click(), r: () => toggleRuler(redraw), d: () => regions.toggleDrawing(), x: () => state.selected >= 0 && whatIf.mark(state.selected), u: whatIf.undo, "/": () => get("search").focus(), Escape: () => (state.ruler ? toggleRuler(redraw, false) : state.bag && selectInstance(-1, false)) };
     if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
   });
 }

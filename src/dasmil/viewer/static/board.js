@@ -25,8 +25,8 @@ const number = (v, digits = 3) => (typeof v === "number" && Number.isFinite(v) ?
 const address = (name) => name.split("/").map(encodeURIComponent).join("/");
 const when = (seconds) => (seconds ? new Date(1000 * seconds).toLocaleString("sv-SE").slice(0, 16) : "–");
 
-async function fetchJson(path) {
-  const response = await fetch(path);
+async function fetchJson(path, options) {
+  const response = await fetch(path, options);
   const content = await response.json();
   if (!response.ok) throw new Error(content.error ?? `The viewer answered ${response.status}.`);
   return content;
@@ -82,6 +82,25 @@ function drawRows() {
   }));
   if (!rows.length) get("runs").tBodies[0].append(element("tr", {}, element("td", { colspan: COLUMNS.length }, state.runs.length ? "No run matches." : "There are no runs below this folder.")));
   if (focused) [...document.querySelectorAll("input[data-run]")].find((box) => box.dataset.run === focused)?.focus();
+}
+
+/** The study files that may be started; nothing where the page only reads. */
+function drawStudies(studies) {
+  if (!studies) return;
+  const act = (what, name) => async () => {
+    try { await fetchJson(`api/${what}/${address(name)}`, { method: "POST" }); } catch (error) { say(error.message); return; }
+    await refreshOnce();
+  };
+  const button = (text, what, name) => element("button", { type: "button", "aria-label": `${text} ${name}`, onclick: act(what, name) }, text);
+  const status = (one) => (one.running ? "running" : one.exit_code === null ? "" : one.exit_code === 0 ? "done" : one.exit_code === 130 ? "stopped" : `ended with exit code ${one.exit_code}`);
+  const rows = studies.map((one) => element("tr", {}, element("td", { class: "name" }, one.name), element("td", {}, one.command),
+    element("td", {}, element("span", { class: one.running ? "training" : one.exit_code ? "problem" : null }, status(one)), one.output.length ? element("pre", { class: "quiet" }, one.output.join("\n")) : ""),
+    element("td", { class: "buttons" }, ...(one.running ? [button("Stop", "stop", one.name)] : [button("Start", "start", one.name), ...(one.can_resume ? [button("Resume", "resume", one.name)] : [])]))));
+  if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: 4 }, "There is no study file (.toml) below this folder. Every command writes one with --write-config FILE.")));
+  const focused = document.activeElement?.getAttribute("aria-label");
+  get("studies").replaceChildren(element("h2", {}, "Study files"), element("table", { "aria-label": "Study files" },
+    element("thead", {}, element("tr", {}, ...["File", "Command", "Status", ""].map((title) => element("th", { scope: "col" }, title)))), element("tbody", {}, ...rows)));
+  if (focused) [...get("studies").querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused)?.focus();
 }
 
 /** One diagram of a column over epochs, a colour for each run and a line for each seed; null where no run has it. */
@@ -149,7 +168,7 @@ function restore() {
   try { state.ticked = new Set(JSON.parse(fields.get("runs") ?? "[]")); } catch { state.ticked = new Set(); }
 }
 
-async function refresh() {
+async function refreshOnce() {
   try {
     const found = await fetchJson("api/runs");
     state.runs = found.runs;
@@ -157,9 +176,14 @@ async function refresh() {
     get("title").textContent = `Runs below ${found.title}`;
     say(null);
     drawRows();
+    drawStudies(found.studies);
     await compare();
     document.body.dataset.ready = String(found.runs.length);
   } catch (error) { say(`The list could not be read: ${error.message}`); }
+}
+
+async function refresh() {
+  await refreshOnce();
   setTimeout(refresh, EVERY_MS);
 }
 

@@ -1,6 +1,7 @@
 // The right-hand panel: list of bags, the selected bag, the selected instance with its partners and the phi curve.
 
-import { count, decimals, element, length, number, percent, plus, signed } from "./format.js";
+import { count, decimals, element, length, number, percent, plus, signed, verdictText } from "./format.js";
+import { beforeFacts, original } from "./whatif.js";
 
 const get = (id) => document.getElementById(id);
 
@@ -74,6 +75,7 @@ export function showBag(entry, bag) {
     if (bag.distance_share) facts.push(["Share that came from distance", percent(bag.distance_share)]);
     if (bag.method !== "exact") facts.push(["Account", bag.method]);
   }
+  facts.push(...beforeFacts(bag, verdictText));
   if (bag.origin) facts.push(["Model", bag.origin]);
   if (bag.annotations) facts.push(["Annotations", bag.annotations]);
   if (entry.patient && entry.patient !== entry.id) facts.unshift(["Patient", entry.patient]);
@@ -133,7 +135,7 @@ function partnerTable(bag, instance, partners, title, header, onGo, withGiven) {
 }
 
 function instanceFacts(bag, instance, onGo) {
-  const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${instance.index}`, alt: "", width: 62, height: 62 }) : null;
+  const face = bag.picture ? element("img", { src: `api/bag/${bag.index}/instance/${original(instance.index)}`, alt: "", width: 62, height: 62 }) : null;
   const { partners, watchers, sides } = instance;
   const decided = partners.some((p) => p.contribution); // only rows that decided have contributions
   const others = partners.filter((p) => p.index !== instance.index);

@@ -3,7 +3,8 @@
 export const get = (id) => document.getElementById(id);
 
 export const state = { run: null, bag: null, entry: null, score: null, ranked: null, selected: -1, instance: null, list: null, request: 0, preferred: null, opacity: null,
-                voice: null, beside: null, shapes: [], ruler: null, names: null };
+                voice: null, beside: null, shapes: [], ruler: null, names: null,
+                drawing: null, contributions: null, edits: [], origin: null, marked: new Set(), moving: false };
 
 export function say(text, isError = false) {
   get("message").hidden = !text;
