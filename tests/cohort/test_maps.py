@@ -18,7 +18,7 @@ from dasmil.study.maps import surest
 
 def test_the_report_shows_maps_of_surest_bags(made: Path, tmp_path: Path) -> None:
     spec = dasmil.CohortSpec(bags=made / "bags", labels=made / "labels.csv")
-    run = dasmil.train_cohort(spec, "mean-pool", out=tmp_path / "run", folds=3, epochs=2, lr=1e-2)
+    run = dasmil.cross_validate(spec, "mean-pool", out=tmp_path / "run", folds=3, seeds=1, epochs=2, lr=1e-2)
     found, scored = read_maps(tmp_path / "run"), run.ensemble(run.splits[0])
     assert scored is not None
     assert 2 <= len(found) <= 4

@@ -10,11 +10,12 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from playwright.sync_api import Page
 
 from dasmil.attribution import explain
 from dasmil.attribution.edits import edited, read_edits
-from dasmil.data import read_annotations
+from dasmil.data.annotations import read_annotations
 from dasmil.data.restrict import level0
 from dasmil.models import create_model
 from dasmil.types import Bag
@@ -213,3 +214,22 @@ def test_letters_are_keys_of_the_page_not_of_the_picture(page: Page, viewer: Vie
         " return [v.getRotation(), v.getFlip()]; })()"
     )
     assert turned == [0, False]
+
+
+def test_a_figure_is_saved_in_every_format(page: Page, viewer: Viewer, tmp_path: Path) -> None:
+    opened(page, viewer)
+    page.select_option("#score", "pairs")
+    page.wait_for_selector("body[data-shown='pairs']")
+    for kind, begins in (("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        with page.expect_download() as download:
+            page.click(f"#figure-{kind}")
+        assert download.value.suggested_filename == f"slide-1-pairs.{kind}"
+        download.value.save_as(tmp_path / f"figure.{kind}")
+        assert (tmp_path / f"figure.{kind}").read_bytes().startswith(begins)
+    texts = (tmp_path / "figure.svg").read_text()
+    assert ">a<" in texts
+    assert ">b<" in texts, "the slide and the map"
+    assert "µm" in texts, "a scale bar"
+    assert Image.open(tmp_path / "figure.png").info["dpi"] == pytest.approx((300, 300), abs=1)
+    assert ask(viewer, "/api/bag/0/figure.exe")[0] == 404
+    assert ask(viewer, "/api/bag/0/figure.svg?score=group:kinds")[0] == 422

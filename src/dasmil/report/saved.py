@@ -31,11 +31,19 @@ def save_figure(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) ->
     files = []
     for kind in formats:
         file = path.with_name(f"{path.name}.{kind}")
-        metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
-        with replacing(file) as temporary, look():
-            figure.savefig(temporary, format=kind, dpi=DPI, facecolor=GROUND, metadata=metadata)
+        with replacing(file) as temporary:
+            temporary.write_bytes(figure_bytes(figure, kind))
         files.append(file)
     return files
+
+
+def figure_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure on white as the content of a file: svg, pdf, or png at 300 dpi."""
+    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+    buffer = io.BytesIO()
+    with look():
+        figure.savefig(buffer, format=kind, dpi=DPI, facecolor=GROUND, metadata=metadata)
+    return buffer.getvalue()
 
 
 def save_plots(make: Maker, folder: Path, formats: Sequence[str] = ("svg",)) -> list[Path]:

@@ -24,7 +24,7 @@ from dasmil.attribution.export import geojson, instances_csv
 from dasmil.errors import DasmilError, DataError
 from dasmil.report.explanation.heatmap import colours_of
 from dasmil.types import Bag, Explanation
-from dasmil.viewer import answers
+from dasmil.viewer import answers, figure
 from dasmil.viewer.answers import TILE, levels
 from dasmil.viewer.shelf import OpenBag, Shelf
 
@@ -131,6 +131,7 @@ def create_app(shelf: Shelf, port: int, token: str | None = None) -> Starlette:
         ),
         Route(f"{bag}/instance/{{instance:int}}", lambda r: _instance_picture(shelf.open(_index(r)), r)),
         Route(f"{bag}/picture/{{level:int}}/{{x:int}}/{{y:int}}", lambda r: _tile(shelf.open(_index(r)), r)),
+        Route(f"{bag}/figure.{{kind}}", lambda r: _figure(shelf, r)),
         Route(f"{bag}/instances.csv", lambda r: _download(shelf, r, instances_csv, "text/csv")),
         Route(f"{bag}/instances.geojson", lambda r: _download(shelf, r, _coloured, "application/geo+json")),
     ]
@@ -213,10 +214,23 @@ def _download(
     if media_type != "text/csv" and len(opened.bag.metadata.get("slides", ())) > 1:
         raise DasmilError("this bag joins several slides, whose pixels have no plane in common: take the CSV")
     body = "".join(lines(opened.bag, explanation))
-    stem = re.sub(r"[^\w.-]+", "_", opened.bag.bag_id, flags=re.ASCII)
-    name = f"{stem}-{request.url.path.rsplit('/', 1)[1]}"
-    headers = HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(body.encode(), media_type=media_type, headers=headers)
+    return _to_keep(opened.bag.bag_id, request.url.path.rsplit("/", 1)[1], body.encode(), media_type)
+
+
+def _figure(shelf: Shelf, request: Request) -> Response:
+    """A figure for a paper to keep."""
+    kind, score = request.path_params["kind"], request.query_params.get("score", "contribution")
+    if kind not in figure.MEDIA:
+        return not_found(request, KeyError(kind))
+    body = figure.figure_file(shelf, _index(request), _voice(request), _edits(request), score, kind)
+    return _to_keep(shelf.entry(_index(request)).bag_id, f"{score}.{kind}", body, figure.MEDIA[kind])
+
+
+def _to_keep(bag_id: str, ending: str, body: bytes, media_type: str) -> Response:
+    """An answer that the browser saves as a file named after the bag."""
+    stem = re.sub(r"[^\w.-]+", "_", bag_id, flags=re.ASCII)
+    headers = HEADERS | {"Content-Disposition": f'attachment; filename="{stem}-{ending}"'}
+    return Response(body, media_type=media_type, headers=headers)
 
 
 def _jpeg(pixels: np.ndarray) -> Response:

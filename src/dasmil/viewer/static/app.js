@@ -163,6 +163,14 @@ function offer(bag, preferred) {
   get("geojson").hidden = bag.level0_per_unit === null;
 }
 
+/** A figure of the score that is shown; of the first score while groups are. */
+function offerFigure(bag, score) {
+  for (const kind of ["svg", "pdf", "png"]) {
+    const path = about(bag.index, `figure.${kind}`, state.voice);
+    get(`figure-${kind}`).href = `${path}${path.includes("?") ? "&" : "?"}score=${encodeURIComponent(score)}`;
+  }
+}
+
 /** The models that can speak for this bag, with what it was to each. */
 function fillVoices() {
   const { voices } = state.run;
@@ -246,6 +254,7 @@ async function showScore() {
   else await showNumbers(bag, bag.scores.find((s) => s.name === chosen));
   if (bag !== state.bag) return;
   get("legend").hidden = false;
+  offerFigure(bag, group ? bag.scores[0].name : chosen);
   state.preferred = chosen;
   document.body.dataset.shown = chosen;
 }
