@@ -2,20 +2,25 @@
 
 python experiments/space.py null --cohorts 500
 python experiments/space.py planted --cohorts 40
+
+Every finished part is kept in docs/results/space/, so that a run that was stopped goes on with the next part.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 import numpy as np
 
 import dasmil.space.adds as adds
+from dasmil.files import write_json
 from dasmil.space import Outcome, Patients, Section, find_pairs, how_much
 from dasmil.space.made import made_section, plant
 from dasmil.space.units import as_patients, count_part
 
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "space"
 LENGTHS = np.geomspace(12, 120, 6)
 NULLS = {
     "plain": {},
@@ -56,10 +61,25 @@ def counted(sections: list[Section], lengths: np.ndarray, draws: int, seed: int)
     return as_patients(sections, parts, 4)[0]
 
 
+def stored(part: str) -> Path:
+    """The file of a part of the experiment."""
+    return RESULTS / f"{part.replace(' ', '-')}.json"
+
+
+def store(part: str, rows: list[dict]) -> None:
+    """Keep and print what a part found."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_json(stored(part), rows)
+    print("\n".join(map(json.dumps, rows)), flush=True)
+
+
 def null(cohorts: int, gain: bool) -> None:
     """How often each p-value is at most 5, 20 and 50 %."""
     adds.REPEATS = 1
     for name, options in NULLS.items():
+        part = f"null {name}{' gain' if gain else ''}"
+        if stored(part).exists():
+            continue
         found: dict[str, list[float]] = {"pairs": [], "gain": [], "gain, types permuted": []}
         for seed in range(cohorts):
             sections, outcome = cohort(seed, **options)
@@ -71,16 +91,20 @@ def null(cohorts: int, gain: bool) -> None:
                     one = how_much(patients, outcome, draws=19, seed=seed)
                     found["gain"].append(one.p)
                     found["gain, types permuted"].append(one.p_labelling or 1.0)
+        rows = []
         for what, values in found.items():
             if values:
                 rates = {f"{level:g}": float((np.array(values) <= level).mean()) for level in (0.05, 0.2, 0.5)}
-                print(json.dumps({"null": name, "p of": what, "cohorts": len(values), **rates}), flush=True)
+                rows.append({"null": name, "p of": what, "cohorts": len(values), **rates})
+        store(part, rows)
 
 
 def recovered(cohorts: int) -> None:
     """Whether a planted pair is found, how many others are, and whether its interval holds the planted length."""
     lengths = np.geomspace(10, 160, 9)
     for planted in (20.0, 40.0, 80.0):
+        if stored(f"planted {planted:g}").exists():
+            continue
         power, length, held, wrong = [], [], [], []
         for seed in range(cohorts):
             sections, outcome = cohort(seed, 40, 200, patches=5, planted=(0, 1, planted, 0.25))
@@ -92,12 +116,12 @@ def recovered(cohorts: int) -> None:
             if power[-1]:
                 length.append(own.length)
                 held.append(own.low <= planted * 1.001 and own.high >= planted / 1.001)
-        print(json.dumps({
+        store(f"planted {planted:g}", [{
             "planted": planted, "cohorts": cohorts, "found": float(np.mean(power)),
             "other pairs": float(np.mean(wrong)),
             "median length": float(np.median(length or [np.nan])),
             "interval holds it": float(np.mean(held or [np.nan])),
-        }), flush=True)  # fmt: skip
+        }])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -127,6 +127,8 @@ def test_survival_through_train_evaluate_and_predict(tmp_path) -> None:
     page = (out / "report.html").read_text()
     assert "C-index (Harrell)" in page
     assert "AUROC at 20 days" in page
+    assert 'data-filter="wrong"' not in page, "no prediction of survival is right or wrong"
+    assert " data-wrong>" not in page
     done = call("evaluate", out, "--json")
     assert done.returncode == 0, done.stderr
     scored = json.loads(done.stdout)["splits"]["test"]

@@ -68,7 +68,7 @@ def test_a_region_is_drawn_named_saved_and_read_again(page: Page, viewer: Viewer
     page.wait_for_timeout(900)
     draw_square(page, viewer, 125, 187)  # rows 4 to 6, columns 5 to 7
     name = page.locator("#regions input")
-    assert name.evaluate("node => node === document.activeElement"), "its name can be typed at once"
+    wait_until(page, "document.activeElement.matches('#regions input')")  # its name can be typed at once
     page.keyboard.type("Tumour")
     page.keyboard.press("Escape")
     wait_until(page, "document.querySelector('#regions li span').textContent.includes(',')")
@@ -135,10 +135,12 @@ def test_deleting_keeping_and_moving_show_the_logit_of_the_model(page: Page, vie
     assert page.inner_text("#whatif ol li") == "Deleted 1 instance"
     edits = f"drop:{first}"
     assert shown_logit(page) == pytest.approx(logit_after(viewer, edits), abs=6e-4)
-    assert f"{before:.2f}".replace("-", "−") in page.locator("dt:text-is('Before the edits') + dd").inner_text()
+    assert f"{before:.3f}".replace("-", "−") in page.locator("dt:text-is('Before the edits') + dd").inner_text()
     assert f"edits={quote(edits)}" in page.url
     second = (first + 301) % 600
     number = second - (second > first)  # its number after the deletion
+    page.keyboard.press("f")
+    page.wait_for_timeout(1500)
     page.keyboard.down("Shift")
     x, y = place_of(page, viewer, 0, second)
     page.mouse.click(x, y)

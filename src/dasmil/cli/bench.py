@@ -25,6 +25,7 @@ BENCHES = {
     "slide-transformer": "Memory of a slide encoder on one very large slide.",
     "engine": "Workers beside a bare loop: cost of a unit, gain of a second worker.",
     "explain": "The attribution of one very large bag beside the model's forward pass.",
+    "space": "A study of space on many sections of cells beside one of its fits.",
     "viewer": "One very large bag in the viewer, in a real browser: waiting times, frames, memory.",
 }
 SOURCE_TREE = Path(dasmil.__file__).resolve().parents[2]

@@ -57,9 +57,11 @@ def view(
         and (holds_runs(folder) or _holds_studies(folder, starter))
     ):
         board = Board(folder, None if slides is None else Path(slides), starter)
-        serve_runs(board, port, open_browser, lambda address: ready(address, len(board.rows())))
-        if starter is not None and (left := starter.running()):
-            note(f"{', '.join(left)}: started from the page and still running; the output is in the .log beside it")
+        try:
+            serve_runs(board, port, open_browser, lambda address: ready(address, len(board.rows())))
+        finally:  # Ctrl-C comes through here
+            if starter is not None and (left := starter.running()):
+                note(f"{', '.join(left)}: started from the page and still running; the output is in the .log beside it")
         return
     if allow_start:
         raise InputError("--allow-start is for a folder of runs or study files: dasmil view runs/ --allow-start")

@@ -1,6 +1,6 @@
 // The right-hand panel: list of bags, the selected bag, the selected instance with its partners and the phi curve.
 
-import { count, decimals, element, length, number, percent, plus, signed, verdictText } from "./format.js";
+import { count, decimals, element, length, number, percent, plus, signed } from "./format.js";
 import { beforeFacts, original } from "./whatif.js";
 
 const get = (id) => document.getElementById(id);
@@ -75,7 +75,7 @@ export function showBag(entry, bag) {
     if (bag.distance_share) facts.push(["Share that came from distance", percent(bag.distance_share)]);
     if (bag.method !== "exact") facts.push(["Account", bag.method]);
   }
-  facts.push(...beforeFacts(bag, verdictText));
+  if (bag.unedited) facts.push(...beforeFacts(bag));
   if (bag.origin) facts.push(["Model", bag.origin]);
   if (bag.annotations) facts.push(["Annotations", bag.annotations]);
   if (entry.patient && entry.patient !== entry.id) facts.unshift(["Patient", entry.patient]);

@@ -1,6 +1,6 @@
 // What if: marked instances are deleted, kept alone or moved, and the model predicts again. The edits are a text in the address.
 
-import { count, element, length, signed } from "./format.js";
+import { count, element, length, percent, signed } from "./format.js";
 import { get, say, state } from "./state.js";
 
 const LONGEST = 30000; // characters that the server takes
@@ -100,8 +100,8 @@ export function showWhatIf() {
     edits.length ? element("p", { class: "buttons" }, button("Undo", undo), button("All back", () => changed([]))) : null));
 }
 
-/** Before the edits, for the list of facts. */
-export function beforeFacts(bag, words) {
-  if (!bag.unedited) return [];
-  return [["Before the edits", words(bag.unedited)], ["Change by the edits", signed(bag.logit - bag.unedited.logit)]];
+/** The prediction before the edits, and what they changed, for the list of facts. */
+export function beforeFacts({ logit, unedited }) {
+  const before = unedited.said ? unedited.said.map(([, value]) => value) : [percent(unedited.probability), signed(unedited.logit)];
+  return [["Before the edits", before.join(", ")], ["Change by the edits", signed(logit - unedited.logit)]];
 }
