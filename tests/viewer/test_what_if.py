@@ -218,6 +218,16 @@ def test_letters_are_keys_of_the_page_not_of_the_picture(page: Page, viewer: Vie
     assert turned == [0, False]
 
 
+def test_a_damaged_address_opens_the_bag(page: Page, viewer: Viewer) -> None:
+    opened(page, viewer, "#bag=slide-1&regions=%25E0:zz:1,2;Good:c80000:0,0,900,0,900,900,0,0;Cut:c80000:0,0,5")
+    assert page.locator("#regions li").count() == 1
+    assert page.input_value("#regions input") == "Good"
+    page.goto(viewer.url + "#bag=slide-1&edits=burn:1")
+    page.reload()
+    page.wait_for_selector("#message.error")
+    assert "expected for example drop:0-5.9" in page.inner_text("#message")
+
+
 def test_a_figure_is_saved_in_every_format(page: Page, viewer: Viewer, tmp_path: Path) -> None:
     opened(page, viewer)
     page.select_option("#score", "pairs")

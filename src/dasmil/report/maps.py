@@ -9,7 +9,7 @@ from dasmil.report.explanation.heatmap import map_figure
 from dasmil.report.page import Picture, Section, picture
 from dasmil.runs import Run, StoredMap, read_maps
 
-WIDTH = 400
+WIDTH, LARGEST_PX = 330, 600
 
 
 def maps_section(run: Run) -> Section:
@@ -26,5 +26,5 @@ def maps_section(run: Run) -> Section:
 def _picture(one: StoredMap) -> Picture:
     facts = one.facts
     layout = Layout(one.centres.double().numpy(), facts.side, facts.field, facts.unit, facts.mpp)
-    figure = map_figure(layout, one.contributions.double().numpy(), "contribution", width=WIDTH)
+    figure = map_figure(layout, one.contributions.double().numpy(), "contribution", width=WIDTH, largest_px=LARGEST_PX)
     return picture(figure, f"Contributions in {facts.bag_id}", f"{facts.words}. {facts.model}.")

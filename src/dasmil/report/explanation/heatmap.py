@@ -108,15 +108,16 @@ def map_figure(
     width: float = 480,
     meaning: Meaning = A_CLASS,
     title: str = "",
+    largest_px: int = 1200,
 ) -> Figure:
     """A map with scale bar and colour bar; mark: pairs to join, strongest first, with their distances.
 
-    meaning: what the output says whose parts are drawn.
+    meaning: what the output says whose parts are drawn; largest_px: of the longer side of the map.
     """
     scale = colour_scale(name, values)
     left, top, w, h = layout.field
     unit = UNIT_SYMBOL[layout.unit]
-    picture = map_image(layout, values, name, ground)
+    picture = map_image(layout, values, name, ground, largest_px)
     with look():
         # Room for the colour bar on the right and the scale bar below.
         height = min(max(width * 0.82 * h / w, 160), 900)

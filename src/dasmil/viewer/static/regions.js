@@ -166,12 +166,14 @@ export function writeRegions() {
   return text.length > IN_ADDRESS ? null : text;
 }
 
+/** The areas of an address; one that was cut off or changed is left out. */
 export function readRegions(text) {
+  const plain = (name) => { try { return decodeURIComponent(name); } catch { return name; } };
   return (text ?? "").split(";").filter(Boolean).map((part) => {
     const [name, colour, rings = ""] = part.split(":");
     const lines = rings.split("/").map((line) => { const v = line.split(",").map(Number); return v.flatMap((x, k) => (k % 2 ? [] : [[x, v[k + 1]]])); });
-    return outlined(decodeURIComponent(name), [0, 2, 4].map((k) => parseInt(colour?.slice(k, k + 2), 16) || 0), lines);
-  }).filter((shape) => shape.lines.flat(2).every(Number.isFinite));
+    return outlined(plain(name), [0, 2, 4].map((k) => parseInt(colour?.slice(k, k + 2), 16) || 0), lines);
+  }).filter((shape) => shape.lines.every((line) => line.length > 3 && line.flat().every(Number.isFinite)));
 }
 
 /** What is being drawn, for the drawing on top. */
