@@ -57,7 +57,10 @@ def run_page(run: Run) -> Page:
     else:
         sections.insert(0, Section("How well it separates the bags", pictures=scoring))
     sections += [
-        calibration_section(run, split), decisions_section(run, split), maps_section(run), localisation_section(run)
+        calibration_section(run, split),
+        decisions_section(run, split),
+        maps_section(run),
+        localisation_section(run),
     ]
     if not run.out_of_fold:
         sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
