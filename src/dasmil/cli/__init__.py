@@ -39,6 +39,7 @@ VERBS = {
     "publish": "Write a run's models with a model card to a folder, or upload them.",
     "export": "Write a trained model as ONNX, for programs without PyTorch.",
     "encoders": "List the encoders that `extract` can use.",
+    "audit": "Check splits and predictions of another tool for leaks, and score them with intervals.",
     "doctor": "Check features and the label table before training.",
     "models": "List the models: their paper, their use of positions, their parameters.",
     "reproduce": "Reproduce the tables and figures of the paper.",
