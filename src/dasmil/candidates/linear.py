@@ -33,7 +33,7 @@ FITTED_BAGS = 200
 
 @dataclass(frozen=True)
 class LinearCandidate:
-    """A summary of bags by name. complexity: the order in which equally good candidates are preferred."""
+    """A summary of bags by name."""
 
     name: str
     title: str

@@ -40,9 +40,9 @@ def nearest_of_types(
         for kind in np.unique(own[members]):
             of_kind = members[own[members] == kind]
             distance, which = KDTree(places[of_kind]).query(
-                places[members], k=[1, 2], distance_upper_bound=np.nextafter(longest, np.inf)
+                places[members], k=2, distance_upper_bound=np.nextafter(longest, np.inf)
             )
-            itself = np.append(of_kind, -1)[which[:, 0]] == members
+            itself = np.append(of_kind, -1)[np.asarray(which)[:, 0]] == members
             found[members, kind] = np.where(itself, distance[:, 1], distance[:, 0])
     return torch.from_numpy(found).to(coords.device)
 
