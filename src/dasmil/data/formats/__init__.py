@@ -8,6 +8,7 @@ from dasmil.data.formats.contents import FeatureFile, Probe, left_out_text
 from dasmil.data.formats.hdf5 import probe_hdf5, read_hdf5
 from dasmil.data.formats.slide2vec import COORDINATES, find_coordinates, probe_slide2vec, read_slide2vec
 from dasmil.data.formats.slideflow import INDEX_SUFFIXES, probe_slideflow, read_slideflow
+from dasmil.data.formats.torchmil import find_torchmil, probe_torchmil, read_torchmil
 from dasmil.data.scale import Scale
 from dasmil.errors import DataError, InputError
 from dasmil.files import need_readable
@@ -35,7 +36,8 @@ def find_feature_files(folder: Path) -> list[Path]:
     """All feature files below a folder, sorted by name; a single file is taken as it is.
 
     CLAM writes each slide twice, as h5_files/slide.h5 and, without positions, as pt_files/slide.pt: the first is taken.
-    slide2vec may write an embedding of the whole slide beside its tiles: those with positions are taken.
+    slide2vec may write an embedding of the whole slide beside its tiles: those with positions are taken. Of .npy files
+    only torchmil's features are.
     """
     if folder.is_file():
         return [folder]
@@ -45,7 +47,7 @@ def find_feature_files(folder: Path) -> list[Path]:
     found = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
+        if (path.suffix.lower() in SUFFIXES or find_torchmil(path)) and path.is_file() and not path.name.startswith(".")
     )
     with_coords = {path.stem for path in found if path.suffix.lower() != ".pt"}
     placed = {path: _placed(path) for path in found if path.suffix.lower() == ".pt"}
@@ -65,6 +67,8 @@ def _placed(path: Path) -> bool:
 
 def probe_features(path: Path) -> Probe:
     """Tell the format, the number of instances and what the file declares, without reading the features."""
+    if (root := find_torchmil(path)) is not None:
+        return probe_torchmil(path, root)
     if path.suffix.lower() != ".pt":
         return probe_hdf5(path)
     coordinates = find_coordinates(path)
@@ -79,6 +83,8 @@ def read_features(path: Path, scale: Scale | None = None, *, features: bool = Tr
     if path.name.endswith((*INDEX_SUFFIXES, COORDINATES)):
         raise DataError(f"{path} is an index of positions, not a feature file: give the .pt file beside it")
     scale = scale or Scale()
+    if (root := find_torchmil(path)) is not None:
+        return read_torchmil(path, root, scale, features=features)
     if path.suffix.lower() != ".pt":
         return read_hdf5(path, scale, features=features)
     coordinates = find_coordinates(path)
