@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dasmil.data.given_splits import GivenFold, read_folds, read_predictions_of_others
+from dasmil.data.given_splits import GivenFold, read_folds, read_predictions_of_others, write_fold_tables
+from dasmil.data.labels import read_labels
 from dasmil.errors import DataError, InputError
 
 
@@ -96,3 +97,23 @@ def test_predictions_of_any_table_with_named_columns(tmp_path: Path) -> None:
     file.write_text("slide,label,score\na,0,x\n", encoding="utf-8")
     with pytest.raises(DataError, match="1 of 1 values of 'score' are no numbers"):
         read_predictions_of_others(file)
+
+
+def test_folds_of_others_become_label_tables(tmp_path: Path) -> None:
+    for k, text in enumerate((",train,val,test\n0,a,b,c\n1,d,,\n", ",train,val,test\n0,c,a,d\n")):
+        (tmp_path / f"splits_{k}.csv").write_text(text, encoding="utf-8")
+    (tmp_path / "labels.csv").write_text(
+        "case_id,slide_id,label,split\np1,a.svs,x,test\np2,b.svs,y,\np3,c.svs,x,\np4,d.svs,y,\n", encoding="utf-8"
+    )
+    first, second = write_fold_tables(tmp_path, tmp_path / "labels.csv", tmp_path / "folds")
+    rows = {row.slide: (row.label, row.patient, row.split) for row in read_labels(first)}
+    assert rows == {
+        "a": ("x", "p1", "train"), "b": ("y", "p2", "val"), "c": ("x", "p3", "test"), "d": ("y", "p4", "train"),
+    }  # fmt: skip
+    assert {row.slide: row.split for row in read_labels(second)} == {"a": "val", "c": "train", "d": "test"}
+    (tmp_path / "splits.json").write_text('{"splits": [{"train_patients": ["p1"], "test_patients": ["p2"]}]}')
+    (stamp,) = write_fold_tables(tmp_path / "splits.json", tmp_path / "labels.csv", tmp_path / "stamp")
+    assert {row.slide: row.split for row in read_labels(stamp)} == {"a": "train", "b": "test"}
+    (tmp_path / "labels.csv").write_text("slide,label\nz,0\n", encoding="utf-8")
+    with pytest.raises(DataError, match="names no slide"):
+        write_fold_tables(tmp_path / "splits_0.csv", tmp_path / "labels.csv", tmp_path / "no")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from dasmil.data.labels import LABEL, PATIENT, SLIDE, SPLIT, SPLIT_NAMES, plain_slide
 from dasmil.data.text_table import plain_number, read_rows
 from dasmil.errors import DataError, InputError, named, shown
+from dasmil.files import replacing
 
 SETS = ("train", "val", "test")
 TABLES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet")
@@ -160,6 +162,38 @@ def read_predictions_of_others(
             None if chosen is None else np.array([is_top(row[chosen]) for row in cells], dtype=np.int64),
         )
     ]
+
+
+def write_fold_tables(splits: str | Path, labels: str | Path, folder: str | Path) -> list[Path]:
+    """Write the label table once for each fold of another tool, with its sets in the column ``split``.
+
+    Example: ``write_fold_tables("clam/splits/task", "labels.csv", "folds")``, then
+    ``dasmil train --labels folds/splits_0.csv --test ...`` for each. Rows that a fold does not name are left out.
+    """
+    header, rows = read_rows(Path(labels))
+    slide = _column(Path(labels), header, SLIDE, "a column of slides")
+    patient = next((column for column in header if column.lower() in PATIENT), None)
+    known = [row for _, row in rows]
+    columns = [column for column in header if column.lower() not in SPLIT and not column.lower().startswith("fold")]
+    written = []
+    for fold in read_folds(splits):
+        if fold.patients and patient is None:
+            raise InputError(f"{splits} names patients, but {labels} has no column of patients: {named(header)}")
+        key = patient if fold.patients and patient is not None else slide
+        of = {same_name(name): part for part, names in fold.sets.items() for name in names}
+        chosen = [row | {"split": of[name]} for row in known if (name := same_name(row[key])) in of]
+        if not chosen:
+            raise DataError(
+                f"fold {fold.name} of {splits} names no slide of {labels}: names such as {next(iter(of))!r}"
+            )
+        path = Path(folder) / f"{fold.name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*columns, "split"], extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(chosen)
+        written.append(path)
+    return written
 
 
 def same_name(name: str) -> str:
