@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -19,6 +19,11 @@ def evaluate(
     split: list[str] | None = None,
     cohort: BagArguments = BagArguments(),  # noqa: B008
     mnist_dir: Path | None = None,
+    out: Path | None = None,
+    subgroups: str | None = None,
+    prevalence: float | None = None,
+    missed_cost: float | None = None,
+    recalibrate: Literal["none", "platt", "isotonic", "temperature"] | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Score every seed of a run and their ensemble on labelled bags, at the thresholds chosen in training.
@@ -32,6 +37,8 @@ def evaluate(
 
     Example: dasmil evaluate runs/mine --bags features/ --labels clini.csv --slide-table slides.csv
 
+    Example: dasmil evaluate runs/mine --bags other/ --labels other.csv --out external/ --subgroups site,age>65
+
     Parameters
     ----------
     run
@@ -41,6 +48,18 @@ def evaluate(
         clean bags, also for runs of the published protocol.
     mnist_dir
         Folder with the four MNIST idx files.
+    out
+        With --bags: folder for a page of external validation (report.html, predictions.csv, summary.json): case mix,
+        discrimination, calibration, decisions, shift of features, every slide.
+    subgroups
+        With --out: columns of the label table, or cuts of numbers, separated by commas (site,sex,age>65).
+    prevalence
+        With --out: share of positive patients at which predictive values and net benefit are given.
+    missed_cost
+        With --out: how many false alarms a missed positive counts.
+    recalibrate
+        none undoes the recalibration that was saved with the run; another method fits one on the run's out-of-fold (or
+        validation) predictions. Default: as saved with the run.
     json
         Print the results as JSON.
     """
@@ -48,13 +67,21 @@ def evaluate(
     from dasmil.cli.training_display import print_summary, print_task_summary
     from dasmil.errors import InputError
     from dasmil.runs import Run
+    from dasmil.stats.decisions import check_prevalence
     from dasmil.study import apply
+    from dasmil.study.external import PAGE, ExternalOptions
+    from dasmil.study.subgroups import names_of
 
     stored = Run.read(run)
     if cohort.bags is None and cohort.given():  # opening the run's test set, which is counted, is not what was meant
         raise InputError(f"{option_names(cohort.given())} came without --bags, the bags to read with it: give both")
     bags = None if cohort.bags is None else cohort
-    summary = apply.evaluate(stored, bags, split=split, mnist_dir=mnist_dir, note=say)
+    options = ExternalOptions(names_of(subgroups), check_prevalence(prevalence), missed_cost)
+    if out is None and options != ExternalOptions(names_of(None)):
+        raise InputError("--subgroups, --prevalence and --missed-cost are for the page of --out: give --out FOLDER too")
+    summary = apply.evaluate(
+        stored, bags, split=split, mnist_dir=mnist_dir, recalibrate=recalibrate, out=out, external=options, note=say
+    )
     if json:
         import json as json_module
 
@@ -66,4 +93,6 @@ def evaluate(
             print_summary(summary, stored.classes)
         else:
             print_task_summary(summary, stored.task.unit)
+        if out is not None:
+            print(out / PAGE)
     return code_of("left_out" in summary)

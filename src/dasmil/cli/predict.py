@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -21,6 +21,9 @@ def predict(
     scale_table: Path | None = None,
     per_patient: Annotated[bool, Parameter(negative="")] = False,
     slide_table: Path | None = None,
+    recalibrate: Literal["none", "platt", "isotonic", "temperature"] | None = None,
+    sets: float | None = None,
+    sets_by: str | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
     accept: str | None = None,
 ) -> int:
@@ -50,6 +53,14 @@ def predict(
     slide_table
         CSV with slide and patient, if bag files do not name their patient. A patient with a missing slide is predicted
         from the others and named.
+    recalibrate
+        none undoes the recalibration that was saved with the run; another method fits one on the run's out-of-fold (or
+        validation) predictions. Default: as saved with the run.
+    sets
+        Coverage of prediction sets, for example 0.9: column set has the classes that cannot be ruled out.
+    sets_by
+        Keep groups apart, so that each has the coverage: class, or a column of the run's label table (site); then
+        --slide-table needs this column too.
     strict
         Stop if a slide cannot be read. Default: its row has the reason instead of a probability, and the exit code
         is 1.
@@ -58,25 +69,29 @@ def predict(
     """
     from dasmil.cli.display import code_of, say
     from dasmil.files import for_spreadsheets, write_csv
-    from dasmil.runs import Run, task_verdict, verdict
+    from dasmil.runs import Run, recalibration_of, task_verdict, verdict
     from dasmil.study import apply
     from dasmil.study.spec import BagSpec
 
     stored = Run.read(run)
     found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict,
                     per_patient=per_patient, slide_table=slide_table, accept=accept)  # fmt: skip
-    rows = apply.predict(stored, found, note=say)
+    rows = apply.predict(stored, found, recalibrate=recalibrate, sets=sets, sets_by=sets_by, note=say)
     if caveat := verdict(stored).caveat if stored.task is None else task_verdict(stored).caveat:
         rows = [{**row, "caveat": caveat} for row in rows]
     write_csv(output, [{name: for_spreadsheets(cell) for name, cell in row.items()} for row in rows])
     models, left_out = len(stored.all_seeds), sum(bool(row.get("problem")) for row in rows)
-    beside = ("bag_id", "problem", "caveat", "seen")
+    beside = ("bag_id", "problem", "caveat", "seen", "feature_distance", "unusual")
     predicted = sum(any(value not in ("", None) for name, value in row.items() if name not in beside) for row in rows)
     print(f"{predicted:,} bags, mean of {models} model{'s' if models > 1 else ''}")
+    if unusual := sum(row.get("unusual") == "yes" for row in rows):
+        print(f"{unusual:,} of these bags have features unlike those of training (column unusual)")
     if stored.task is not None:
         print(stored.task.text)
     elif stored.classes == 2 and (names := stored.origin.get("classes")):
-        print(f"Positive: {names[1]}, from probability {0.5 if stored.decision is None else stored.decision:.3f} on")
+        before = "" if recalibration_of(stored, recalibrate) is None else " before recalibration"
+        cut = 0.5 if stored.decision is None else stored.decision
+        print(f"Positive: {names[1]}, from probability {cut:.3f}{before} on")
     if caveat:
         print(f"Caveat of the run: {caveat}")
     print(output)

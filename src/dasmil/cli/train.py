@@ -45,6 +45,8 @@ def train(
     tensorboard: Annotated[bool, Parameter(negative="")] = False,
     log: Literal["tensorboard", "wandb", "mlflow"] | None = None,
     baselines: Annotated[bool, Parameter(group=TRAINING)] = True,
+    recalibrate: Literal["none", "platt", "isotonic", "temperature"] = "none",
+    subgroups: str | None = None,
     engine: EngineArguments = EngineArguments(),  # noqa: B008
     resume: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -115,6 +117,12 @@ def train(
         WANDB_MODE or MLFLOW_TRACKING_URI is set.
     baselines
         Also fit simple baselines on the same training bags and show them in the report. Takes seconds.
+    recalibrate
+        Recalibrate probabilities by a map that is fitted on out-of-fold (or validation) predictions and saved with the
+        run; predict and evaluate apply it unless --recalibrate none is given.
+    subgroups
+        Of one's own bags: columns of the label table, or cuts of numbers, separated by commas (site,sex,age>65): the
+        report compares the score in these subgroups of patients.
     resume
         Resume the run in --out after an interruption.
     json
@@ -128,6 +136,7 @@ def train(
     from dasmil.study.notes import silent
     from dasmil.study.progress import unseen
     from dasmil.study.settings import gather_settings
+    from dasmil.study.subgroups import names_of
     from dasmil.study.training import train_study
     from dasmil.train.fit_auto import default_model
     from dasmil.train.ranks import joined
@@ -151,7 +160,8 @@ def train(
         try:
             run = train_study(
                 source, name, folder, chosen, seeds=seeds, engine=None if engine.in_this_process else spread,
-                baselines=baselines, log=log, resume=resume,
+                baselines=baselines, recalibrate=None if recalibrate == "none" else recalibrate,
+                subgroups=names_of(subgroups), log=log, resume=resume,
                 note=silent if quiet else say, watch=unseen if quiet else Display,
             )  # fmt: skip
         except KeyboardInterrupt:

@@ -51,10 +51,12 @@ def read_columns(
     slide_column: str | None = None,
     patient_column: str | None = None,
     option: str = "--covariates",
+    by_slide: bool = False,
 ) -> FurtherColumns:
     """Chosen columns of a label table (with ``slide_table``, of its table of patients).
 
-    option: what named the columns, for messages. Slides of one patient that disagree are an error.
+    option: what named the columns, for messages. Slides of one patient that disagree are an error, unless columns are
+    of slides (by_slide, such as a scanner); then a patient has no cell of its own where its slides differ.
     """
     header, rows = read_rows(path)
     for name in names:
@@ -82,7 +84,8 @@ def read_columns(
             slides[plain_slide(row[slide])] = cells
         if patient is not None and row[patient].lower() not in EMPTY:
             owners.setdefault(row[patient], []).append(cells)
-    patients = {name: found for name, own in owners.items() if (found := _agreeing(name, own)) is not None}
+    agreeing = _shared if by_slide else _agreeing
+    patients = {name: found for name, own in owners.items() if (found := agreeing(name, own)) is not None}
     return FurtherColumns(Path(path), tuple(names), slides, patients)
 
 
@@ -101,6 +104,13 @@ def _agreeing(owner: str, cells: Sequence[Cells | None]) -> Cells | None:
             )
         found[name] = values[0] if values else None
     return found
+
+
+def _shared(_owner: str, cells: Sequence[Cells | None]) -> Cells | None:
+    """What several rows of one patient have in common."""
+    known = [row for row in cells if row is not None]
+    values = {name: {row[name] for row in known if row[name] is not None} for name in known[0]} if known else {}
+    return {name: own.pop() if len(own) == 1 else None for name, own in values.items()} if known else None
 
 
 def complete_column(columns: FurtherColumns, cohort: Cohort, name: str, option: str) -> list[str]:

@@ -31,6 +31,7 @@ from dasmil.report.sections import (
     scores_table,
 )
 from dasmil.report.style import ACCENT
+from dasmil.report.subgroups import subgroups_section
 from dasmil.report.words import (
     chance_notice,
     display_name,
@@ -59,6 +60,7 @@ def run_page(run: Run) -> Page:
     sections += [
         calibration_section(run, split),
         decisions_section(run, split),
+        subgroups_section(run),
         maps_section(run),
         localisation_section(run),
     ]

@@ -15,6 +15,7 @@ from dasmil.report.pictures import distance_pictures, learning_series
 from dasmil.report.sections import MAX_BAG_ROWS, configuration_section, data_section
 from dasmil.report.single import lead_sentence, no_test_notice, told_by
 from dasmil.report.style import ACCENT
+from dasmil.report.subgroups import subgroups_section
 from dasmil.report.task_figures import task_section
 from dasmil.report.words import (
     decimal,
@@ -42,6 +43,7 @@ def task_page(run: Run) -> Page:
         task_section(run, split),
         covariates_section(run),
         Section("Scores", tables=[scores_table(run)], text=[task.text + "."]),
+        subgroups_section(run),
         localisation_section(run),
         Section("Learning curves", pictures=[] if run.out_of_fold else learning(run)),
         answers_section(run),

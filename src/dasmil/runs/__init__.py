@@ -3,6 +3,7 @@
 from dasmil.runs.answers import Answers
 from dasmil.runs.baselines import baseline_predictions, baseline_record, read_baselines, write_baselines
 from dasmil.runs.covariates import read_covariates, write_covariates
+from dasmil.runs.domain import read_domain, write_domain
 from dasmil.runs.held_out import (
     LabelledSet,
     held_out,
@@ -67,9 +68,9 @@ __all__ = [
     "baseline_record", "check_kind", "find_model", "fold_folder", "fold_folders", "forget_folds", "held_out",
     "held_out_set", "is_begun", "is_finished", "keep_study", "labelled_set", "last_checkpoint", "last_written",
     "load_model", "model_files", "note_in_data", "of_seed", "origin_of", "patient_folds", "prediction_rows",
-    "read_baselines", "read_clinical", "read_config", "read_covariates", "read_library", "read_localisation",
-    "read_maps", "read_summary", "recalibrated", "recalibration_of", "run_folders", "run_progress", "runs_below",
-    "save_recalibration", "seed_models", "seed_of", "speaker_for", "speakers", "task_verdict", "verdict", "verdict_of",
-    "versions", "write_baselines", "write_clinical", "write_covariates", "write_fold_summary_file",
-    "write_localisation", "write_maps", "write_seen",
+    "read_baselines", "read_clinical", "read_config", "read_covariates", "read_domain", "read_library",
+    "read_localisation", "read_maps", "read_summary", "recalibrated", "recalibration_of", "run_folders",
+    "run_progress", "runs_below", "save_recalibration", "seed_models", "seed_of", "speaker_for", "speakers",
+    "task_verdict", "verdict", "verdict_of", "versions", "write_baselines", "write_clinical", "write_covariates",
+    "write_domain", "write_fold_summary_file", "write_localisation", "write_maps", "write_seen",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ LOCALISATION = "localisation.json"
 RECALIBRATION = "recalibration.json"
 CLINICAL = "clinical.json"
 MAPS = "maps.safetensors"
+DOMAIN = "features.safetensors"
 
 
 def seed_folder(run: Path, seed: int) -> Path:

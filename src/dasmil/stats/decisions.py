@@ -61,7 +61,7 @@ def decision_curve(
     decisions are for; None: the share of positive bags here.
     """
     y, p = _two_classes(labels, probability)
-    prevalence = _prevalence(prevalence)
+    prevalence = check_prevalence(prevalence)
     t = np.asarray(thresholds, dtype=np.float64)
     # A fixed prevalence keeps the number of patients of each class, an estimated one is resampled with them.
     strata = np.zeros(len(y), np.int64) if prevalence is None else y
@@ -154,7 +154,7 @@ def operating_point(
     few patients, or rates of 0 and 1, they are Wilson's. Those of PPV, NPV and flagged follow from the two rates.
     """
     y, p = _two_classes(labels, probability)
-    prevalence = _prevalence(prevalence)
+    prevalence = check_prevalence(prevalence)
     acted = (p >= np.asarray(threshold)).astype(np.float64)
     weights = np.concatenate([np.ones((1, len(y))), *resampled(y, patients, resamples, seed)])
     up, down = weights * (y == 1), weights * (y == 0)
@@ -207,7 +207,8 @@ def _sum(right: Rate, wrong: Rate, share: float) -> Rate:
     return value, value - down, value + up
 
 
-def _prevalence(value: float | None) -> float | None:
+def check_prevalence(value: float | None) -> float | None:
+    """A share of positive patients that was stated, or None."""
     if value is not None and not 0 < value < 1:
         raise InputError(f"the prevalence is {value:g}, expected a share between 0 and 1, for example 0.05")
     return value

@@ -338,8 +338,8 @@ class CohortSpec(BagSpec):
     site_column: str | None = None
     covariates: Names = NO_NAMES
 
-    def further(self, names: Sequence[str], option: str) -> FurtherColumns:
-        """Further columns of the label table; option: what named them."""
+    def further(self, names: Sequence[str], option: str, *, by_slide: bool = False) -> FurtherColumns:
+        """Further columns of the label table; option: what named them; by_slide: slides of a patient may differ."""
         from dasmil.data.columns import read_columns
         from dasmil.errors import InputError
 
@@ -347,7 +347,7 @@ class CohortSpec(BagSpec):
             raise InputError(f"{option} names columns of a label table: give --labels too")
         return read_columns(
             self.labels, names, slide_table=self.slide_table, slide_column=self._slide_column(),
-            patient_column=self.patient_column, option=option,
+            patient_column=self.patient_column, option=option, by_slide=by_slide,
         )  # fmt: skip
 
     def _class_order(self) -> dict[str, Any]:

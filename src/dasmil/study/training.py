@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dasmil.errors import DasmilError, InputError, one_line, shown
 from dasmil.report import write_report
-from dasmil.runs import Run, check_kind, fold_folder, is_begun, note_in_data
+from dasmil.runs import Run, check_kind, fold_folder, is_begun, note_in_data, save_recalibration
 from dasmil.study.baselines import add_baselines
 from dasmil.study.covariates import add_covariates
 from dasmil.study.data import StudyData
+from dasmil.study.domain import note_domain
 from dasmil.study.folds import write_fold_summary
 from dasmil.study.held_out import opened_tests
 from dasmil.study.maps import add_maps
@@ -22,6 +23,7 @@ from dasmil.study.rounds import Round, bag_rounds
 from dasmil.study.seen import note_seen
 from dasmil.study.settings import Settings, gather_settings
 from dasmil.study.spec import CohortSpec
+from dasmil.study.subgroups import keep_subgroups
 from dasmil.study.units import train_on_engine
 from dasmil.train.fit_auto import default_model
 from dasmil.train.job import seeds_of
@@ -48,6 +50,8 @@ def train_cohort(
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
     baselines: bool = True,
+    recalibrate: str | None = None,
+    subgroups: Sequence[str] = (),
     log: str | None = None,
     resume: bool = False,
     note: Note = silent,
@@ -61,15 +65,17 @@ def train_cohort(
     The test set stays locked until `dasmil.evaluate`, or ``test=True`` scores it right after training; either is
     counted. options: of the model; settings: any field of TrainingConfig (epochs, lr, ...), on top of ``recipe``.
     baselines: of one's own bags, fit the rules of `dasmil.baselines` on the training bags too; the report has them
-    beside the model. resume: go on with the run in ``out``. note, watch: take what is said, and the progress of every
-    round. log: also send the curves to tensorboard, wandb or mlflow.
+    beside the model. recalibrate: platt, isotonic or temperature, fitted on bags that did not train the models.
+    subgroups: columns or cuts of the label table ("site", "age>65") whose scores the report compares. resume: go on
+    with the run in ``out``. note, watch: take what is said, and the progress of every round. log: also send the curves
+    to tensorboard, wandb or mlflow.
     """
     spec = study_data(data, recipe=recipe, protocol=protocol, split_seed=split_seed, open_test=test)
     model = model or default_model(settings, options, recipe, preset, spec.data)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
     return train_study(
-        spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, log=log, resume=resume, note=note,
-        watch=watch,
+        spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, recalibrate=recalibrate, subgroups=subgroups,
+        log=log, resume=resume, note=note, watch=watch,
     )  # fmt: skip
 
 
@@ -86,6 +92,8 @@ def cross_validate(
     options: Mapping[str, Any] | None = None,
     task: Task | str | None = None,
     baselines: bool = True,
+    recalibrate: str | None = None,
+    subgroups: Sequence[str] = (),
     engine: EngineOptions | None = None,
     resume: bool = False,
     note: Note = silent,
@@ -107,15 +115,15 @@ def cross_validate(
         spec = study_data(data, recipe=recipe, split_seed=split_seed, folds=folds)
         chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
         return train_study(
-            spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, engine=engine, resume=resume, note=note,
-            watch=watch,
+            spec, model, Path(out), chosen, seeds=seeds, baselines=baselines, recalibrate=recalibrate,
+            subgroups=subgroups, engine=engine, resume=resume, note=note, watch=watch,
         )  # fmt: skip
     if engine is not None:
         raise InputError("bags in memory cannot be sent to an engine: give a CohortSpec that says where they are")
     chosen = gather_settings(model, recipe, preset, settings, options or {})
     rounds = bag_rounds(data, folds, split_seed, note, task)
     _train_here(rounds, model, Path(out), chosen, seeds=seeds, resume=resume, note=note, watch=watch)
-    return finish(Path(out), rounds, baselines=baselines, note=note)
+    return finish(Path(out), rounds, baselines=baselines, recalibrate=recalibrate, subgroups=subgroups, note=note)
 
 
 def train_study(
@@ -126,6 +134,8 @@ def train_study(
     *,
     seeds: int,
     baselines: bool = True,
+    recalibrate: str | None = None,
+    subgroups: Sequence[str] = (),
     engine: EngineOptions | None = None,
     log: str | None = None,
     resume: bool = False,
@@ -141,7 +151,7 @@ def train_study(
     if engine is None:
         _train_here(rounds, model, out, chosen, seeds=seeds, log=log, resume=resume, note=note, watch=watch)
         note_in_data(out, given=asdict(chosen))
-        return finish(out, rounds, baselines=baselines, note=note)
+        return finish(out, rounds, baselines=baselines, recalibrate=recalibrate, subgroups=subgroups, note=note)
     if len(rounds) > 1:
         check_kind(out, len(rounds))
     folders = {k: (fold_folder(out, k), chosen) for k in range(len(rounds))}
@@ -150,11 +160,18 @@ def train_study(
         raise InputError(f"{begun[0]} already holds a run: continue with --resume, or choose another --out")
     train_on_engine(folders, rounds, spec.as_record(), model, out, seeds=seeds, engine=engine, watch=watch)
     note_in_data(out, given=asdict(chosen))
-    return finish(out, rounds, baselines=baselines, note=note)
+    return finish(out, rounds, baselines=baselines, recalibrate=recalibrate, subgroups=subgroups, note=note)
 
 
 def finish(
-    out: Path, rounds: Sequence[Round], *, folder: Path | None = None, baselines: bool = True, note: Note = silent
+    out: Path,
+    rounds: Sequence[Round],
+    *,
+    folder: Path | None = None,
+    baselines: bool = True,
+    recalibrate: str | None = None,
+    subgroups: Sequence[str] = (),
+    note: Note = silent,
 ) -> Run:
     """The baselines, the summary over folds, if there are any, and the report of a trained run.
 
@@ -167,12 +184,25 @@ def finish(
         out = folder or out
         folders = [out]
     note_seen(out, rounds)
+    _try("The moments of features", out, note, lambda: note_domain(out, rounds, note))
     if baselines:
         _try("The baselines", out, note, lambda: add_baselines(out, rounds, folders, note))
     _try("The covariates", out, note, lambda: add_covariates(out, rounds, folders, note))
     _try("The maps", out, note, lambda: add_maps(out, rounds))
+    if recalibrate:
+        _or_say("Not recalibrated", note, lambda: save_recalibration(Run.read(out), recalibrate))
+    if subgroups:
+        _or_say("No subgroups", note, lambda: keep_subgroups(Run.read(out), subgroups))
     _try("The report", out, note, lambda: write_report(out))
     return Run.read(out)
+
+
+def _or_say(what: str, note: Note, make: Callable[[], object]) -> None:
+    """Do what the finished training can do without; why it cannot be done is said."""
+    try:
+        make()
+    except DasmilError as error:
+        note(f"Warning: {what}: {error}")
 
 
 def _try(what: str, out: Path, note: Note, make: Callable[[], object]) -> None:
