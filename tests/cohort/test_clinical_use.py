@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from calls import read, run
 
 import dasmil
 from dasmil.errors import DasmilError, DataError, InputError
+from dasmil.report.compared import non_inferior
 from dasmil.runs import Run, labelled_set, recalibrated
 from dasmil.stats.recalibrate import fit_recalibration
 from dasmil.study.apply import evaluate_run
@@ -188,3 +190,42 @@ def test_subgroups_stand_in_the_report_and_can_be_asked_for_later(place: Path, t
         run("report", copy, "--subgroups", "stage")
     with pytest.raises(InputError, match="prevalence is 5, expected a share"):
         run("report", copy, "--prevalence", 5)
+
+
+def test_published_folders_have_checklists(place: Path, tmp_path: Path) -> None:
+    assert run("publish", place / "run", "--out", tmp_path / "share") == 0
+    auroc = Run.read(place / "run").summary["splits"]["test"]["mean"]["auroc"]
+    for name, last in (("TRIPOD-AI.md", "27c Next steps"), ("CLAIM.md", "Funding")):
+        text = (tmp_path / "share" / name).read_text()
+        assert f"test {auroc:.3f} (95 % interval" in text
+        assert "Compared by site, age&gt;65, scanner" in text
+        assert f"- [ ] {last}\n" in text
+        assert str(place) not in text
+        assert "p1_0" not in text
+    tripod = (tmp_path / "share" / "TRIPOD-AI.md").read_text()
+    assert "platt, fitted on" in tripod
+    items = re.findall(r"^(?:\| |- \[ \] )(\d+)[a-g]?", tripod, re.MULTILINE)
+    assert set(map(int, items)) == set(range(1, 28)), "every item is in one of the two lists"
+
+
+def test_a_study_is_planned(capfd) -> None:
+    assert run("plan", "--auroc", 0.8, "--event-share", 0.3, "--against", 0.75, "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["events"] == round(0.3 * found["patients"])
+    assert run("plan", "--c-index", 0.7, "--event-share", 0.4, "--half-width", 0.05) == 0
+    assert re.search(r"\d+ patients, \d+ of them with the event, for an interval", capfd.readouterr().out)
+    with pytest.raises(InputError, match="--event-share is missing"):
+        run("plan", "--auroc", 0.8)
+    with pytest.raises(InputError, match="--auroc and --c-index"):
+        run("plan", "--event-share", 0.3)
+
+
+def test_non_inferiority_needs_the_whole_interval_above_the_margin(place: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(place / "run", tmp_path / "again"))
+    found = dasmil.compare([place / "run", copy], out=tmp_path / "cmp", margin=0.05)
+    assert "is non-inferior to" in found.sentence, "the same predictions do not differ"
+    gap = replace(found.compared.gaps[0], difference=0.01, low=-0.02, high=0.06)  # the second may be .06 worse
+    assert "is not shown" in non_inferior(replace(found.compared, gaps=[gap]), 0.05)[0]
+    assert "is non-inferior" in non_inferior(replace(found.compared, gaps=[gap]), 0.07)[0]
+    with pytest.raises(InputError, match="margin is 5, expected a difference"):
+        dasmil.compare([place / "run", copy], out=tmp_path / "cmp", margin=5)

@@ -28,6 +28,7 @@ def compare(
     grid: Annotated[list[str] | None, Parameter(negative="")] = None,
     same_settings: Annotated[bool, Parameter(negative="")] = False,
     space_test: Annotated[bool, Parameter(negative="")] = False,
+    margin: float | None = None,
     set: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     engine: EngineArguments = EngineArguments(),  # noqa: B008
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -71,6 +72,9 @@ def compare(
         Train all models with the same settings instead of choosing among them.
     space_test
         Score every model again with shuffled coordinates and with shuffled rows.
+    margin
+        Non-inferiority: also say which models are at most this much worse than the best, for example 0.05. The whole
+        paired interval must lie above minus the margin.
     set
         Any setting of training, for all models alike, as name=value: --set clip=1.0
     json
@@ -97,7 +101,7 @@ def compare(
     settings = {**parse_assignments(set or []), "epochs": epochs, "lr": lr}
     found = compare_models(
         runs or cohort, names, out=out, folds=folds, seeds=seeds, split_seed=split_seed, recipe=recipe, grid=parsed[0],
-        space_test=space_test,
+        space_test=space_test, margin=margin,
         engine=None if engine.in_this_process else engine.options(), note=say, watch=Display,
         **{name: value for name, value in settings.items() if value is not None},
     )  # fmt: skip

@@ -48,6 +48,11 @@ def plan(
     threads: int | None = None,
     check: Annotated[bool, Parameter(negative="")] = False,
     space: Annotated[bool, Parameter(negative="")] = False,
+    auroc: float | None = None,
+    c_index: float | None = None,
+    event_share: float | None = None,
+    against: float | None = None,
+    half_width: float | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Predict peak memory and time per epoch for a cohort and a model, and the largest bag that fits.
@@ -55,6 +60,8 @@ def plan(
     A few small bags are trained in processes of their own; their cost is extended to the cohort's bag sizes.
 
     Example: dasmil plan --bags features/ --labels labels.csv --model das-mil --preset camelyon16
+
+    Example: dasmil plan --auroc 0.8 --event-share 0.3 --half-width 0.05
 
     Parameters
     ----------
@@ -83,6 +90,16 @@ def plan(
         Also train on the largest bag (random numbers of that size) and print predicted against measured.
     space
         Plan `dasmil space` instead of training: its time, and the smallest differences that the cohort can show.
+    auroc
+        Plan a study instead of training: the expected AUROC. Prints how many patients it needs (one bag a patient).
+    c_index
+        The same for an expected C-index.
+    event_share
+        With --auroc or --c-index: share of patients who are positive, or have the event.
+    against
+        With --auroc or --c-index: the value to be told from (default: 0.5, chance), at a power of 80 %.
+    half_width
+        With --auroc or --c-index: in place of --against, half the width that the 95 % interval may have.
     json
         Print the plan as JSON.
     """
@@ -93,16 +110,11 @@ def plan(
     from dasmil.train.job import Given, Outline, prepare
     from dasmil.train.plan import make_plan, measure
 
+    if any(given is not None for given in (auroc, c_index, event_share, against, half_width)):
+        return _plan_study(auroc, c_index, event_share, against, half_width, json)
     if space:
         return _plan_space(cohort, json)
-    if sizes and cohort.bags is not None:
-        raise InputError("--sizes and --bags were given: plan for one of them")
-    if sizes and min(sizes) < 1:
-        raise InputError(f"--sizes has {min(sizes)}, expected bags of at least 1 instance")
-    if in_features < 1:
-        raise InputError(f"--in-features is {in_features}, expected at least 1")
-    if not spacing_um > 0:
-        raise InputError(f"--spacing-um is {spacing_um:g}, expected a length above 0")
+    _check_sizes(sizes, cohort, in_features, spacing_um)
     chosen = gather_settings(model, recipe, preset, {}, parse_assignments(set or []))
     radius, neighbours = chosen.options.get("radius"), None
     shows: Sequence[Showing | TaskShowing] = []
@@ -146,6 +158,55 @@ def plan(
     if neighbours is not None:
         print(f"within the radius   {neighbours:,.0f} instances, of {radius:,g} um around one")
     _print(found, answer.get("check"), told)
+    return 0
+
+
+def _check_sizes(sizes: list[int] | None, cohort: CohortArguments, in_features: int, spacing_um: float) -> None:
+    """Refuse sizes that contradict other options or are none."""
+    from dasmil.errors import InputError
+
+    if sizes and cohort.bags is not None:
+        raise InputError("--sizes and --bags were given: plan for one of them")
+    if sizes and min(sizes) < 1:
+        raise InputError(f"--sizes has {min(sizes)}, expected bags of at least 1 instance")
+    if in_features < 1:
+        raise InputError(f"--in-features is {in_features}, expected at least 1")
+    if not spacing_um > 0:
+        raise InputError(f"--spacing-um is {spacing_um:g}, expected a length above 0")
+
+
+def _plan_study(
+    auroc: float | None,
+    c_index: float | None,
+    event_share: float | None,
+    against: float | None,
+    half_width: float | None,
+    json: bool,
+) -> int:
+    """How many patients a study of an AUROC or a C-index needs."""
+    import dataclasses
+
+    from dasmil.errors import InputError
+    from dasmil.stats.sample_size import auroc_study, auroc_width, c_index_study, c_index_width
+
+    if (auroc is None) == (c_index is None):
+        raise InputError("a study is planned for one of --auroc and --c-index, the value that is expected: give one")
+    if event_share is None:
+        raise InputError("--event-share is missing: the share of patients who are positive (or have the event)")
+    if against is not None and half_width is not None:
+        raise InputError("--against and --half-width were given: plan for one of them")
+    study, width = (auroc_study, auroc_width) if auroc is not None else (c_index_study, c_index_width)
+    expected = auroc if auroc is not None else c_index
+    assert expected is not None
+    if half_width is not None:
+        found = width(expected, event_share, half_width)
+    else:
+        found = study(expected, event_share, against=0.5 if against is None else against)
+    if json:
+        print(json_module.dumps(dataclasses.asdict(found), indent=2))
+        return 0
+    what = "positive" if auroc is not None else "with the event"
+    print(f"{found.patients:,} patients, {found.events:,} of them {what}, {found.purpose}")
     return 0
 
 

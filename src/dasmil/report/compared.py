@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from dasmil.errors import InputError
 from dasmil.models import MODELS
 from dasmil.report.figures import Score, scores
 from dasmil.report.page import Column, Headline, Page, Picture, Section, Table, picture, write_page
@@ -45,6 +46,21 @@ def answer(found: Compared) -> str:
         f"{abs(gap.difference):.3f} "
         f"{_interval(gap)} above {names[1]}: {_verdict(gap)}."
     )
+
+
+def non_inferior(found: Compared, margin: float) -> list[str]:
+    """Whether each model is at most ``margin`` worse than the best, by its paired interval."""
+    if not 0 < margin < 1:
+        raise InputError(f"the non-inferiority margin is {margin:g}, expected a difference such as 0.05")
+    best, told = found.models[0].name, []
+    for model in found.models[1:]:
+        gap = found.gap(model.name, best)
+        difference = f"{_signed(gap.difference)} {_interval(gap)} {_word(found)}, margin {margin:g}"
+        shown = f"{model.name} is non-inferior to {best}" if gap.low > -margin else (
+            f"non-inferiority of {model.name} to {best} is not shown"
+        )  # fmt: skip
+        told.append(f"{shown[0].upper()}{shown[1:]} ({difference}).")
+    return told
 
 
 def cautions(runs: Mapping[str, Run], chosen: Mapping[str, Any]) -> list[str]:

@@ -36,8 +36,9 @@ def plain(text: str) -> str:
 def _model(run: Run) -> list[str]:
     models = len(run.models())
     given = ", ".join(f"{key}={json.dumps(value)}" for key, value in sorted(run.options.items()) if value is not None)
+    origin = MODELS[run.model].paper if run.model in MODELS else "selected from a library of candidates"
     return [
-        f"`{run.model}` ({MODELS[run.model].paper}), {models} model{'s' * (models > 1)} of one training, whose "
+        f"`{run.model}` ({origin}), {models} model{'s' * (models > 1)} of one training, whose "
         "probabilities are averaged.",
         "",
         f"Options: {given}. Trained with dasmil {run.versions.get('dasmil', __version__)}.",

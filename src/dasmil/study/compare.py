@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from dasmil.errors import InputError, unknown_name
 from dasmil.files import finite, write_json, write_text
 from dasmil.models import MODELS
-from dasmil.report.compared import answer, cautions, csv_table, latex_table, markdown_table, write_compared
+from dasmil.report.compared import (
+    answer,
+    cautions,
+    csv_table,
+    latex_table,
+    markdown_table,
+    non_inferior,
+    write_compared,
+)
 from dasmil.runs import Run, fold_folders, is_begun
 from dasmil.stats.compared import Compared, ModelScore, ScoredPart, SpaceScore, compare_scores, paired_gap
 from dasmil.study.data import StudyData
@@ -72,6 +80,7 @@ def compare(
     recipe: str | None = None,
     grid: Mapping[str, Sequence[Any]] | None = GRID,
     space_test: bool = False,
+    margin: float | None = None,
     engine: EngineOptions | None = None,
     note: Note = silent,
     watch: Watch = unseen,
@@ -85,11 +94,12 @@ def compare(
     there is not trained again), or folders of runs on the same bags. grid: the values of settings among which each fold
     of each model chooses by the loss on its validation bags, so that all have the same number of trials; None, or a
     setting that is given: the same for all. space_test: score every model again with shuffled coordinates and with
-    shuffled rows. settings: of training, for all models alike.
+    shuffled rows. margin: also say which models are at most so much worse than the best (non-inferiority). settings: of
+    training, for all models alike.
     """
     folder = Path(out)
     if not isinstance(data, CohortSpec):
-        return compare_runs([Run.read(path) for path in data], folder, space_test=space_test, note=note)
+        return compare_runs([Run.read(path) for path in data], folder, space_test=space_test, margin=margin, note=note)
     if len(set(models)) < max(2, len(models)):
         raise InputError(f"models are {', '.join(models)}: expected two or more different ones")
     source = StudyData(cohort=data, folds=folds, split_seed=split_seed, recipe=recipe)
@@ -115,7 +125,7 @@ def compare(
             watch=watch,
         )  # fmt: skip
         runs.append(run)
-    return compare_runs(runs, folder, space_test=space_test, chosen=chosen, note=note)
+    return compare_runs(runs, folder, space_test=space_test, margin=margin, chosen=chosen, note=note)
 
 
 def compare_runs(
@@ -123,6 +133,7 @@ def compare_runs(
     out: Path,
     *,
     space_test: bool = False,
+    margin: float | None = None,
     chosen: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     note: Note = silent,
 ) -> Comparison:
@@ -137,7 +148,8 @@ def compare_runs(
     found = replace(found, models=[_as_reported(m, named[m.name], split, metric) for m in found.models])
     if space_test:
         found = replace(found, space=[_space(name, run, scored[name], split, note) for name, run in named.items()])
-    comparison = Comparison(answer(found), found, named, out, chosen or {}, cautions(named, chosen or {}))
+    sentence = " ".join([answer(found), *(non_inferior(found, margin) if margin is not None else [])])
+    comparison = Comparison(sentence, found, named, out, chosen or {}, cautions(named, chosen or {}))
     _write(comparison, split)
     return comparison
 

@@ -22,6 +22,7 @@ from dasmil.runs import Run
 from dasmil.stats import probabilities
 from dasmil.study.apply import MEMORY_GB, check_fits
 from dasmil.study.card import model_card
+from dasmil.study.checklists import checklists
 from dasmil.train.evaluate import model_logits
 from dasmil.train.feed import Feed
 from dasmil.types import Bag
@@ -63,7 +64,8 @@ def save_pretrained(run: Run | str | Path, folder: str | Path) -> Path:
     Example: ``dasmil.save_pretrained("runs/mine", "share/mine")``
 
     model.safetensors is the first model, model-1.safetensors and so on are the others; config.json lists them;
-    README.md is the card. Neither paths nor names of bags and patients are written.
+    README.md is the card; TRIPOD-AI.md and CLAIM.md are checklists with the items that the run knows. Neither paths
+    nor names of bags and patients are written.
     """
     stored = run if isinstance(run, Run) else Run.read(run)
     target = Path(folder)
@@ -81,6 +83,8 @@ def save_pretrained(run: Run | str | Path, folder: str | Path) -> Path:
     }  # fmt: skip
     write_text(target / CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_text(target / CARD, card)
+    for name, text in checklists(stored).items():
+        write_text(target / name, text)
     return target
 
 
