@@ -152,9 +152,9 @@ def test_an_external_page_has_what_a_reviewer_asks(place: Path, tmp_path: Path, 
     assert "intercept fitted on other patients here" in page
     assert "stated prevalence of 10.0 %" in page
     assert not re.search(r">[^<]*\bnan\b[^<]*<", page)
-    summary = read(tmp_path / "ext" / "summary.json")
+    summary = read(tmp_path / "ext" / "external.json")
     assert summary["splits"]["bags"]["patients"] == 40
-    assert summary["domain"]["slides"] == len(rows_of(tmp_path / "ext" / "predictions.csv"))
+    assert summary["domain"]["slides"] == len(rows_of(tmp_path / "ext" / "slides.csv"))
     with pytest.raises(InputError, match="--out is for other bags"):
         dasmil.evaluate(place / "run", out=tmp_path / "no")
 

@@ -49,7 +49,7 @@ def evaluate(
     mnist_dir
         Folder with the four MNIST idx files.
     out
-        With --bags: folder for a page of external validation (report.html, predictions.csv, summary.json): case mix,
+        With --bags: folder for a page of external validation (report.html, slides.csv, external.json): case mix,
         discrimination, calibration, decisions, shift of features, every slide.
     subgroups
         With --out: columns of the label table, or cuts of numbers, separated by commas (site,sex,age>65).
@@ -67,20 +67,25 @@ def evaluate(
     from dasmil.cli.training_display import print_summary, print_task_summary
     from dasmil.errors import InputError
     from dasmil.runs import Run
-    from dasmil.stats.decisions import check_prevalence
     from dasmil.study import apply
-    from dasmil.study.external import PAGE, ExternalOptions
+    from dasmil.study.external import PAGE
     from dasmil.study.subgroups import names_of
 
     stored = Run.read(run)
     if cohort.bags is None and cohort.given():  # opening the run's test set, which is counted, is not what was meant
         raise InputError(f"{option_names(cohort.given())} came without --bags, the bags to read with it: give both")
     bags = None if cohort.bags is None else cohort
-    options = ExternalOptions(names_of(subgroups), check_prevalence(prevalence), missed_cost)
-    if out is None and options != ExternalOptions(names_of(None)):
-        raise InputError("--subgroups, --prevalence and --missed-cost are for the page of --out: give --out FOLDER too")
     summary = apply.evaluate(
-        stored, bags, split=split, mnist_dir=mnist_dir, recalibrate=recalibrate, out=out, external=options, note=say
+        stored,
+        bags,
+        split=split,
+        mnist_dir=mnist_dir,
+        recalibrate=recalibrate,
+        out=out,
+        subgroups=names_of(subgroups),
+        prevalence=prevalence,
+        missed_cost=missed_cost,
+        note=say,
     )
     if json:
         import json as json_module

@@ -39,12 +39,15 @@ def report(
     missed_cost
         How many false alarms a missed positive counts: the report has the threshold for it.
     """
+    from dasmil.errors import InputError
     from dasmil.report import write_report
     from dasmil.runs import Run, save_recalibration, write_clinical
     from dasmil.stats.decisions import check_prevalence, threshold_for_cost
     from dasmil.study.subgroups import keep_subgroups, names_of
 
     stored = Run.read(run)
+    if (prevalence is not None or missed_cost is not None) and (stored.task is not None or stored.classes > 2):
+        raise InputError("--prevalence and --missed-cost are for runs of two classes: leave them out")
     if recalibrate is not None:
         save_recalibration(stored, recalibrate)
     if names := names_of(subgroups):

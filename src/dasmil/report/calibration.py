@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dasmil.errors import InputError
 from dasmil.report.page import Cell, Column, Section, Table
 from dasmil.report.pictures import calibration_picture
 from dasmil.report.words import decimal, plural
@@ -34,12 +35,16 @@ def calibration_section(run: Run, split: str) -> Section:
     if known is None:
         return Section(title)
     sets: list[tuple[str, Array]] = [("as predicted", known.probabilities)]
-    after = recalibrated(run, split, known)
-    if after is not None:
-        sets.append((f"recalibrated, {after[1]}", after[0]))
+    left_out: list[str] = []
+    try:
+        after = recalibrated(run, split, known)
+        if after is not None:
+            sets.append((f"recalibrated, {after[1]}", after[0]))
+    except InputError as error:  # too few bags to fit further maps that can be judged on others
+        left_out.append(f"The recalibration of the run cannot be judged on these bags: {error}.")
     picture = calibration_picture(run, split)
     table, text = calibration_table(known.labels, sets, known.patients, run.class_names)
-    return Section(title, text=text, tables=[table], pictures=[picture] if picture else [])
+    return Section(title, text=[*text, *left_out], tables=[table], pictures=[picture] if picture else [])
 
 
 def calibration_table(

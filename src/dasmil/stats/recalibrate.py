@@ -130,6 +130,11 @@ def _fitted(method: str, y: NDArray[Any], p: Array) -> dict[str, Any]:
     intercept, slope = logistic_line(x, target)
     if not np.isfinite(slope[0]):
         raise InputError("no finite line fits these predictions: they hardly differ; leave the recalibration out")
+    if slope[0] <= 0:
+        raise InputError(
+            f"the label does not rise with the predictions (slope {slope[0]:.2f}): the model is no better than chance, "
+            "and a recalibration would turn its order round; leave it out"
+        )
     return {"slope": float(slope[0]), "intercept": float(intercept[0])}
 
 

@@ -16,6 +16,7 @@ from dasmil.models.base import MILModel
 from dasmil.report import write_report
 from dasmil.runs import Run, read_domain, recalibration_of
 from dasmil.stats import probabilities, summarise
+from dasmil.stats.decisions import check_prevalence, threshold_for_cost
 from dasmil.stats.recalibrate import Recalibration
 from dasmil.study.baselines import baselines_again
 from dasmil.study.covariates import covariates_again
@@ -50,7 +51,9 @@ def evaluate(
     mnist_dir: Path | None = None,
     recalibrate: str | None = None,
     out: str | Path | None = None,
-    external: ExternalOptions = ExternalOptions(),  # noqa: B008
+    subgroups: Sequence[str] = (),
+    prevalence: float | None = None,
+    missed_cost: float | None = None,
     note: Note = silent,
 ) -> dict[str, Any]:
     """Score every seed of a run and their ensemble, in the layout of a run's summary, as `dasmil evaluate` does.
@@ -61,9 +64,14 @@ def evaluate(
     and its scores go into the run and its report, unless the run is a cross-validation. bags: others with labels, read
     as those of the run were. Thresholds are those chosen in training. recalibrate: "none" undoes the map that was saved
     with the run, another method fits one in its place. out: with bags, folder for the page of an external validation;
-    external: what it shows besides.
+    subgroups, prevalence and missed_cost (false alarms that a missed positive counts) are for this page.
     """
     stored = run if isinstance(run, Run) else Run.read(run)
+    external = ExternalOptions(subgroups, check_prevalence(prevalence), missed_cost)
+    if out is None and (subgroups or prevalence is not None or missed_cost is not None):
+        raise InputError("--subgroups, --prevalence and --missed-cost are for the page of --out: give --out FOLDER too")
+    if missed_cost is not None:
+        threshold_for_cost(missed_cost)
     if bags is not None:
         if split:
             raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")

@@ -14,7 +14,7 @@ from dasmil.errors import DasmilError, InputError
 from dasmil.files import finite, for_spreadsheets, write_csv, write_json
 from dasmil.report.external import External, external_page
 from dasmil.report.page import write_page
-from dasmil.runs import LabelledSet, Run, labelled_set, read_domain
+from dasmil.runs import REPORT, LabelledSet, Run, labelled_set, read_domain
 from dasmil.stats.conformal import coverage_of
 from dasmil.stats.subgroups import class_subgroups
 from dasmil.study.domain import moments
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 COVERAGE = 0.9
-PAGE, ROWS, SUMMARY = "report.html", "predictions.csv", "summary.json"
+PAGE, ROWS, SUMMARY = REPORT, "slides.csv", "external.json"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def write_external(
     run: Run, spec: BagSpec, cohort: Cohort, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]],
     parts: Sequence[Array], out: Path, options: ExternalOptions, note: Note = silent,
 ) -> Path:  # fmt: skip
-    """Write report.html, predictions.csv and summary.json.
+    """Write the page, slides.csv and external.json.
 
     rows: predictions of every bag without recalibration; parts: their probabilities by fold (a plain run has one).
     """

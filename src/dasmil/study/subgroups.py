@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
 
 
+def check_subgroups(spec: CohortSpec | None, asked: Sequence[str]) -> None:
+    """Refuse subgroups of columns that a label table does not have."""
+    if spec is None or spec.bags is None:
+        raise InputError("--subgroups names columns of a label table: give --bags and --labels")
+    spec.further(list(dict.fromkeys(column_of(text) for text in asked)), "--subgroups", by_slide=True)
+
+
 def subgroup_cells(
     spec: CohortSpec, cohort: Cohort, asked: Sequence[str], option: str = "--subgroups"
 ) -> dict[str, dict[str, str | None]]:

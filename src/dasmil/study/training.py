@@ -23,7 +23,7 @@ from dasmil.study.rounds import Round, bag_rounds
 from dasmil.study.seen import note_seen
 from dasmil.study.settings import Settings, gather_settings
 from dasmil.study.spec import CohortSpec
-from dasmil.study.subgroups import keep_subgroups
+from dasmil.study.subgroups import check_subgroups, keep_subgroups
 from dasmil.study.units import train_on_engine
 from dasmil.train.fit_auto import default_model
 from dasmil.train.job import seeds_of
@@ -146,6 +146,8 @@ def train_study(
     seeds_of(seeds)
     if engine is not None and log is not None:
         raise InputError("--log is for training in this process: leave --jobs and --engine out, or --log")
+    if subgroups:  # columns that are missing stop before hours of training
+        check_subgroups(spec.cohort, subgroups)
     spec = replace(spec, memory_gb=chosen.training.get("memory_gb", spec.memory_gb))
     rounds = spec.rounds(note)
     if engine is None:
