@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # a type checker reads these; at run time a name is imported 
     from dasmil.study.spec import BagSpec, CohortSpec
     from dasmil.study.training import cross_validate, train_cohort
     from dasmil.study.viewing import view
-    from dasmil.tasks import ClassTarget, NumberTarget, Task, multilabel, regression, survival
+    from dasmil.tasks import ClassTarget, GradeTarget, NumberTarget, Task, multilabel, ordinal, regression, survival
     from dasmil.train import fit
     from dasmil.train.recipes import list_recipes, load_recipe
     from dasmil.types import Bag, Explanation, Output
@@ -83,10 +83,12 @@ _HOMES = {
     "view": "dasmil.study.viewing",
     "Task": "dasmil.tasks",
     "ClassTarget": "dasmil.tasks",
+    "GradeTarget": "dasmil.tasks",
     "NumberTarget": "dasmil.tasks",
     "survival": "dasmil.tasks",
     "regression": "dasmil.tasks",
     "multilabel": "dasmil.tasks",
+    "ordinal": "dasmil.tasks",
     "read_bag": "dasmil.data.store",
     "write_bag": "dasmil.data.store",
 }
@@ -98,6 +100,7 @@ __all__ = [
     "ClassTarget",
     "CohortSpec",
     "Explanation",
+    "GradeTarget",
     "LabelledBags",
     "MILClassifier",
     "NumberTarget",
@@ -128,6 +131,7 @@ __all__ = [
     "localise",
     "make_figure",
     "multilabel",
+    "ordinal",
     "plot_map",
     "plot_roc",
     "predict",

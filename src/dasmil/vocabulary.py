@@ -28,12 +28,17 @@ class Score:
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of merit; short: for narrow columns of a terminal."""
+    """A figure of merit; short: for narrow columns of a terminal and within a sentence.
+
+    chance: what a guess that ignores the bag reaches; in_unit: whether it is in the unit of the target.
+    """
 
     name: str
     title: str
     short: str
     higher_is_better: bool = True
+    chance: float = 0.0
+    in_unit: bool = False
 
     @property
     def label(self) -> str:
@@ -61,7 +66,7 @@ METRICS: dict[str, Metric] = {  # in the order of tables
     metric.name: metric
     for metric in (
         Metric("balanced_accuracy", "Balanced accuracy", "balanced acc."),
-        Metric("auroc", "AUROC", "AUROC"),
+        Metric("auroc", "AUROC", "AUROC", chance=0.5),
         Metric("average_precision", "Average precision", "avg. precision"),
         Metric("f1", "F1", "F1"),
         Metric("sensitivity", "Sensitivity", "sensitivity"),
@@ -129,25 +134,43 @@ def speaker_text(title: str, used: str | None) -> str:
     return f"{title}; {words}" if title else words[0].upper() + words[1:]
 
 
-TASK_METRICS = {
-    "c_index": "C-index (Harrell)", "uno": "C-index (Uno)", "brier": "Brier score over time",
-    "brier_km": "the same of Kaplan-Meier", "r2": "R²", "mae": "Mean absolute error", "rmse": "Root mean square error",
-    "pearson": "Pearson's r", "spearman": "Spearman's rho", "macro": "Mean of the targets",
-    "concordance": "Concordance", **{name: METRICS[name].title for name in ("auroc", "balanced_accuracy")},
-}  # fmt: skip
-"""Titles of the figures of tasks that are no single class."""
-METRIC_WORDS = {"auroc": METRICS["auroc"].title, "c_index": "C-index", "r2": TASK_METRICS["r2"], "macro": "mean score"}
-"""The metric by which models of a task are compared, within a sentence."""
-CHANCE = {"c_index": 0.5, "auroc": 0.5, "r2": 0.0, "macro": 0.5}
-"""What a guess that ignores the bag reaches."""
+TASK_METRICS: dict[str, Metric] = {  # of tasks that are no single class
+    metric.name: metric
+    for metric in (
+        Metric("c_index", "C-index (Harrell)", "C-index", chance=0.5),
+        Metric("uno", "C-index (Uno)", "C-index (Uno)", chance=0.5),
+        Metric("brier", "Brier score over time", "Brier", higher_is_better=False),
+        Metric("brier_km", "the same of Kaplan-Meier", "Brier (KM)", higher_is_better=False),
+        Metric("r2", "R²", "R²"),
+        Metric("mae", "Mean absolute error", "MAE", higher_is_better=False, in_unit=True),
+        Metric("rmse", "Root mean square error", "RMSE", higher_is_better=False, in_unit=True),
+        Metric("pearson", "Pearson's r", "Pearson's r"),
+        Metric("spearman", "Spearman's rho", "Spearman's rho"),
+        Metric("kappa", "Quadratic weighted kappa", "weighted kappa"),
+        Metric("grade_error", "Mean absolute error in grades", "grade error", higher_is_better=False),
+        Metric("macro", "Mean of the targets", "mean score", chance=0.5),
+        Metric("concordance", "Concordance", "concordance", chance=0.5),
+        METRICS["auroc"],
+        METRICS["balanced_accuracy"],
+    )
+}
+ABOVE = "auroc_above_"
+"""Begins the name of the AUROC of all grades above one."""
+
+
+def task_metric_of(name: str) -> Metric:
+    """The words for a metric of a task; one without words of its own is called by its name."""
+    return TASK_METRICS.get(name) or Metric(name, name, name)
 
 
 def task_metric(name: str, unit: str = "") -> str:
     """The title of a figure: "AUROC at 365 days", "er: AUROC", "Mean absolute error (um)"."""
+    if name.startswith(ABOVE):
+        return f"AUROC of grades above {name.removeprefix(ABOVE)}"
     if name.startswith("auroc_"):
         return f"AUROC at {name.removeprefix('auroc_')}{' ' * bool(unit)}{unit}"
     target, dot, own = name.rpartition(".")
     if dot:
         return f"{target}: {task_metric(own)}"
-    title = TASK_METRICS.get(name, name)
-    return f"{title} ({unit})" if unit and name in ("mae", "rmse") else title
+    metric = task_metric_of(name)
+    return f"{metric.title} ({unit})" if unit and metric.in_unit else metric.title

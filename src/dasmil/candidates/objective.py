@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 
@@ -201,6 +202,37 @@ class Number(Objective):
         return [f"{value:g}" for value in self.values]
 
 
+class OfTarget(Objective):
+    """A target that says all of this itself: its loss for networks, and how one predictor moves its outputs."""
+
+    def __init__(self, target: Target, values: Array) -> None:
+        self.target, self.values, self.strata = target, values, target.strata(values)
+        self.link, self.curvature = target.link, target.curvature
+        self.loss = target.loss_of(values, balance=False)
+
+    def part(self, rows: Rows) -> OfTarget:
+        return OfTarget(self.target, self.values[rows])
+
+    def losses(self, outputs: Array) -> Array:
+        return self.loss.each(torch.from_numpy(outputs), torch.from_numpy(self.values)).numpy()
+
+    def gradient(self, outputs: Array) -> Array:
+        free = torch.tensor(outputs, requires_grad=True)
+        with torch.enable_grad():
+            self.loss.each(free, torch.from_numpy(self.values)).sum().backward()
+        assert free.grad is not None
+        return free.grad.numpy()
+
+    def score(self, outputs: Array) -> float:
+        return self.target.concordance(self.values, outputs)
+
+    def guess(self) -> Array:
+        return np.zeros(self.outputs) if self.loss.start is None else self.loss.start.double().numpy()
+
+    def targets(self) -> list[str]:
+        return [" ".join(f"{value:g}" for value in row) for row in self.values]
+
+
 class Several(Objective):
     """Several targets, each where it is known: the sum of their losses."""
 
@@ -261,7 +293,7 @@ def _of_target(target: Target, values: Array, known: NDArray[np.bool_]) -> Objec
     if isinstance(target, NumberTarget):
         return Number(np.where(known, target.standardised(values[:, 0]), np.nan))
     if not isinstance(target, TimeTarget):
-        raise InputError(f"default training (auto) does not know targets of the kind {target.kind}: name a model")
+        return OfTarget(target, values)
     if target.method == "cox":
         return LogRisk(values[:, 0], values[:, 1] == 1)
     if not target.edges:

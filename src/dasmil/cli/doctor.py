@@ -23,7 +23,7 @@ MOST_ROWS = 10
 
 app = App(name="doctor", help="Check a folder of features, and its label table, before training.")
 _OF_TRAINING = (
-    "classes", "survival", "time_bins", "times", "number_loss", "max_instances", "strict", "covariates",
+    "survival", "time_bins", "times", "number_loss", "max_instances", "strict", "covariates",
     "accept", "roi", "roi_class", "exclude", "exclude_class",
 )  # fmt: skip
 

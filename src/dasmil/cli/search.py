@@ -25,7 +25,7 @@ def search(
     cohort: CohortArguments = CohortArguments(),  # noqa: B008
     folds: Annotated[int | None, Parameter(group=BAGS)] = None,
     split_seed: Annotated[int, Parameter(group=BAGS)] = 0,
-    metric: Literal["auroc", "balanced_accuracy", "c_index", "r2", "spearman", "macro", "loss"] | None = None,
+    metric: str | None = None,
     search_seeds: int = 1,
     seeds: int = 5,
     recipe: str | None = None,
@@ -64,7 +64,7 @@ def search(
         Seed of the assignment of patients to splits or folds.
     metric
         Score of the validation bags: auroc (default), balanced_accuracy or loss; survival: c_index; a number: r2 or
-        spearman; several targets: macro.
+        spearman; grades: kappa; several targets: macro.
     search_seeds
         Number of runs per setting while searching.
     seeds

@@ -9,16 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.data.match import Match, shortened
+from dasmil.data.match import Match
 from dasmil.data.showing import scored_parts
-from dasmil.stats import FollowUp, auroc_to_find, c_index_to_tell, correlation_to_tell, kaplan_meier, smallest_auroc
-from dasmil.tasks import ClassTarget, NumberTarget, Task, TimeTarget
+from dasmil.tasks import Target, Task, TimeTarget
 
 Array = NDArray[np.float64]
 Wrong = tuple[Literal["error", "warning"], str, str, tuple[str, ...]]
-FEW_EVENTS = 10
-FAR = 10.0
-"""A number so many times the spread of the middle half away from the median has most likely another unit."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +66,9 @@ def check_task(matched: Match, task: Task, *, per_patient: bool) -> tuple[list[s
     shows = what_task_shows(task, owners, values, splits)
     lines += showing_lines(task, shows)
     wrong = [*disagreeing(matched, task, per_patient), *_empty_parts(task, values, splits)]
-    for k, target in enumerate(task.targets):
-        wrong += _odd(target, values[:, _columns(task, k)], [slide.name for slide in first])
+    names = [slide.name for slide in first]
+    for target, own, _ in task.parts():
+        wrong += [("warning", *odd) for odd in target.oddities(values[:, own], names)]
     return lines, shows, wrong
 
 
@@ -83,7 +80,7 @@ def what_task_shows(
     values [n, columns]; one bag a patient. splits: bag numbers as the label table has them.
     """
     parts = scored_parts(patients, task.strata(values).tolist(), splits)
-    return [found for k in range(len(task.targets)) for found in _shows(task, k, values, parts)]
+    return [found for target, own, _ in task.parts() for found in _shows(target, values[:, own], parts)]
 
 
 def showing_lines(task: Task, shows: Sequence[TaskShowing]) -> list[str]:
@@ -98,10 +95,6 @@ def showing_lines(task: Task, shows: Sequence[TaskShowing]) -> list[str]:
     return lines
 
 
-def _columns(task: Task, number: int) -> slice:
-    return list(task.parts())[number][1]
-
-
 def numbers_of(targets: Iterable[Sequence[tuple[str, float | None]]]) -> Array:
     """Values of targets [n, columns], NaN where one is missing."""
     return np.array([[np.nan if value is None else value for _, value in row] for row in targets])
@@ -109,60 +102,15 @@ def numbers_of(targets: Iterable[Sequence[tuple[str, float | None]]]) -> Array:
 
 def described(task: Task, values: Array) -> list[str]:
     """What is known of each target, a line each; values [n, columns], one row a patient."""
-    return [_described(task, number, values) for number in range(len(task.targets))]
+    return [target.description(values[:, own]) for target, own, _ in task.parts()]
 
 
-def _described(task: Task, number: int, values: Array) -> str:
-    target, own = task.targets[number], values[:, _columns(task, number)]
-    known = own[np.isfinite(own).all(1)]
-    if not len(known):
-        return f"{target.name}: missing of all {len(own)}"
-    unit = f" {target.unit}" if not isinstance(target, ClassTarget) and target.unit else ""
-    missing = f", missing of {len(own) - len(known)}" if len(known) < len(own) else ""
-    if isinstance(target, TimeTarget):
-        follow = FollowUp(known[:, 0], known[:, 1] == 1)
-        events = int(follow.events.sum())
-        line = f"Events: {events} of {len(known)} patients ({events / len(known):.0%}), {len(known) - events} censored"
-        line += f"; times from {follow.times.min():g} to {follow.times.max():g}{unit}"
-        middle, watched = kaplan_meier(follow).median, kaplan_meier(FollowUp(follow.times, ~follow.events)).median
-        line += (
-            f"; half have had the event by {middle:g}" if np.isfinite(middle) else "; fewer than half have the event"
-        )
-        return line + (f"; half were watched for {watched:g}" if np.isfinite(watched) else "") + missing
-    if isinstance(target, NumberTarget):
-        y = known[:, 0]
-        return (
-            f"{target.name}: {y.min():g} to {y.max():g}{unit}, mean {y.mean():.4g}, standard deviation {y.std():.3g}, "
-            f"{len(np.unique(y))} different values{missing}"
-        )
-    assert isinstance(target, ClassTarget)
-    counts = ", ".join(f"{int((known[:, 0] == c).sum())} {name}" for c, name in enumerate(target.classes))
-    return f"{target.name}: {counts}{missing}"
-
-
-def _shows(
-    task: Task, number: int, values: Array, parts: Sequence[tuple[str, list[list[int]]]]
-) -> Iterator[TaskShowing]:
-    target, own = task.targets[number], values[:, _columns(task, number)]
+def _shows(target: Target, values: Array, parts: Sequence[tuple[str, list[list[int]]]]) -> Iterator[TaskShowing]:
     for where, sets in parts:
-        known = [rows[np.isfinite(rows).all(1)] for rows in (own[part] for part in sets)]
+        known = [rows[np.isfinite(rows).all(1)] for rows in (values[part] for part in sets)]
+        found = target.detectable(known)
         patients = sum(len(rows) for rows in known)
-        if isinstance(target, TimeTarget):
-            follows = [FollowUp(rows[:, 0], rows[:, 1] == 1) for rows in known if len(rows)]
-            events = sum(int(one.events.sum()) for one in follows)
-            yield TaskShowing(target.name, "C-index", where, patients, events, *c_index_to_tell(follows))
-        elif isinstance(target, NumberTarget):
-            found = correlation_to_tell([len(rows) for rows in known])
-            yield TaskShowing(target.name, "correlation", where, patients, None, *found)
-        else:
-            assert isinstance(target, ClassTarget)
-            counts = np.array([[int((rows[:, 0] == c).sum()) for c in range(len(target.classes))] for rows in known])
-            rare = int(counts.sum(0).argmin()) if len(target.classes) > 2 else 1
-            pairs = [(int(row[rare]), int(row.sum() - row[rare])) for row in counts]
-            rarest = int(counts.sum(0)[rare])
-            yield TaskShowing(
-                target.name, "AUROC", where, patients, rarest, smallest_auroc(pairs), auroc_to_find(pairs)
-            )
+        yield TaskShowing(target.name, found.figure, where, patients, found.rarest, found.smallest, found.to_find)
 
 
 def disagreeing(matched: Match, task: Task, per_patient: bool) -> Iterator[Wrong]:
@@ -197,27 +145,3 @@ def _empty_parts(task: Task, values: Array, splits: dict[str, list[int]]) -> Ite
             yield "error", "splits", f"{events} training patients have the event, expected two or more", ()
         elif not events:
             yield "warning", "splits", f"no patient of {name} has the event: there is no C-index", ()
-
-
-def _odd(target: Any, values: Array, names: Sequence[str]) -> Iterator[Wrong]:
-    """Values that are most likely wrong."""
-    if isinstance(target, ClassTarget):
-        return
-    y = values[:, 0]
-    if isinstance(target, TimeTarget):
-        events = int((values[:, 1] == 1).sum())
-        if events < FEW_EVENTS:
-            yield "warning", "few events", f"{events} patients have the event: next to nothing can be told", ()
-        zero = [name for name, time in zip(names, y, strict=True) if time == 0]
-        if zero:
-            message = f"{len(zero)} slides have a time of 0 and say nothing of an order: {shortened(zero)}"
-            yield "warning", "time 0", message, tuple(zero)
-    known = y[np.isfinite(y)]
-    low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
-    far = [i for i, v in enumerate(y) if high > low and abs(v - middle) > FAR * (high - low)]
-    if far:
-        listed = ", ".join(f"{names[i]} ({y[i]:g})" for i in far[:3])
-        message = (
-            f"{len(far)} slides have a {target.name} far from the others', {low:g} to {high:g} in the middle half: "
-        )
-        yield "warning", "far off", f"{message}{listed}; is the unit the same?", tuple(names[i] for i in far)

@@ -51,10 +51,8 @@ def check_sites(
         [slide.label for slide in slides],
         matched.classes,
         _follow_up(task, [slide.targets for slide in slides]),
-        what="Label" if task is None else {"survival": "Event", "regression": "Upper half"}.get(
-            task.kind, task.targets[0].name
-        ),
-    )  # fmt: skip
+        what="Label" if task is None else (task.alone.strata_title if task.alone else task.targets[0].name),
+    )
     return found.lines(), found.as_json(), warnings + ([found.warning] if found.warning else [])
 
 

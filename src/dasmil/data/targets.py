@@ -11,7 +11,7 @@ import numpy as np
 
 from dasmil.data.labels import LabelRow, TableRow, as_number, class_names, filled, need_values, read_slides
 from dasmil.errors import DataError, InputError, named, shown, unknown_name
-from dasmil.tasks import KINDS, ClassTarget, NumberTarget, Target, Task, TimeTarget, multilabel, regression, survival
+from dasmil.tasks import TARGET_OF_TASK, TARGETS, Column, Target, Task, multilabel, survival, task_kinds
 
 EVENT_WORDS = {
     "1": 1, "1.0": 1, "true": 1, "yes": 1, "y": 1, "t": 1, "event": 1, "dead": 1, "deceased": 1, "died": 1, "death": 1,
@@ -39,6 +39,8 @@ class Request:
     bins: int | None = None
     targets: tuple[str, ...] = ()
     loss: str = "huber"
+    classes: tuple[str, ...] | None = None
+    """Grades in their order; None: numbers by value, words by alphabet."""
     times: tuple[str, ...] | None = None
     """Where figures are given; None: at quarters of the event times of the table."""
 
@@ -48,8 +50,8 @@ class Request:
     ) -> Request | None:
         """From options; None for classification. Columns say which task it is where it was not named."""
         names = tuple(targets or ())
-        if task is not None and task not in KINDS:
-            raise unknown_name("task", task, KINDS)
+        if task is not None and task not in task_kinds():
+            raise unknown_name("task", task, task_kinds())
         kind = task or ("survival" if time or event else "multilabel" if len(names) > 1 else None)
         kind = kind or ("regression" if names else "classification")
         if kind == "classification":
@@ -60,8 +62,8 @@ class Request:
             raise InputError("survival needs --time-column and --event-column, and no --target-columns")
         if kind != "survival" and (time or event or not names):
             raise InputError(f"{kind} needs --target-columns, and neither --time-column nor --event-column")
-        if kind == "regression" and len(names) > 1:
-            raise InputError(f"regression has one target, found {named(names)}: several are --task multilabel")
+        if kind != "multilabel" and len(names) > 1:
+            raise InputError(f"{kind} has one target, found {named(names)}: several are --task multilabel")
         return Request(kind, time, event, targets=names, **{k: v for k, v in how.items() if v is not None})
 
 
@@ -86,16 +88,10 @@ def read_task_labels(
     if not any(row.label is not None for row in found):
         raise DataError(f"{path}: {named(task.columns)} is empty in every row; name another column")
     strata = task.strata(np.array([[np.nan if v is None else v for _, v in row.targets or ()] for row in found]))
-    words = _strata_words(task.targets[0])
+    words = task.targets[0].strata_names
     return [
         row if row.label is None else replace(row, label=words[int(k)]) for row, k in zip(found, strata, strict=True)
     ], task
-
-
-def _strata_words(target: Target) -> Sequence[str]:
-    if isinstance(target, ClassTarget):
-        return target.classes
-    return ["lower half", "upper half"]
 
 
 def _follow_up(path: Path, header: list[str], rows: Sequence[TableRow], asked: Request) -> tuple[list[LabelRow], Task]:
@@ -182,15 +178,13 @@ def _task(path: Path, header: list[str], rows: Sequence[TableRow], asked: Reques
         name, _, kind = text.rpartition(":") if text not in header and ":" in text else (text, "", "")
         if name not in header:
             raise InputError(f"{path}: no column {shown(name)} for the target; it has {named(header)}")
-        if kind not in ("", "number", "classes"):
-            raise InputError(f"--target-columns {text}: expected {name}:number or {name}:classes")
-        if asked.kind == "regression":
-            kind = "number"
+        known = [name for name, target in TARGETS.items() if target.of_several]
+        if kind not in ("", *known):
+            raise InputError(f"--target-columns {text}: expected {' or '.join(f'{name}:{k}' for k in known)}")
+        if asked.kind in TARGET_OF_TASK:
+            kind = TARGET_OF_TASK[asked.kind].kind
         targets.append(_target(path, name, kind, [cell for row in rows if (cell := filled(row.cells[name]))], asked))
-    if asked.kind == "regression":
-        target = targets[0]
-        return regression(target.name, loss=asked.loss, unit=asked.unit)  # pyright: ignore[reportArgumentType]
-    return multilabel(targets)
+    return Task(asked.kind, tuple(targets)) if asked.kind in TARGET_OF_TASK else multilabel(targets)
 
 
 def _target(path: Path, name: str, kind: str, cells: Sequence[str], asked: Request) -> Target:
@@ -203,27 +197,21 @@ def _target(path: Path, name: str, kind: str, cells: Sequence[str], asked: Reque
             f"{path}: the target {shown(name)} is {shown(cells[0])} in every row: there is nothing to learn"
         )
     numbers = all(as_number(cell) is not None for cell in different)
-    if kind == "number" or (not kind and numbers and len(different) > FEW_VALUES):
-        return NumberTarget(name, asked.unit if asked.kind == "regression" else "")
-    return ClassTarget(name, class_names(different))
+    kind = kind or ("number" if numbers and len(different) > FEW_VALUES else "classes")
+    column = Column(name, lambda: class_names(different, asked.classes))
+    if asked.kind in TARGET_OF_TASK:
+        column = replace(column, unit=asked.unit, loss=asked.loss)
+    return TARGETS[kind].of_column(column)
 
 
 def _value(path: Path, row: TableRow, target: Target) -> float | None:
-    assert not isinstance(target, TimeTarget)
     if target.name not in row.cells:
         raise InputError(f"{path}: no column {shown(target.name)} for the target; it has {named(row.cells)}")
     cell = filled(row.cells[target.name])
     if cell is None:
         return None
-    if isinstance(target, ClassTarget):
-        if cell not in target.classes:
-            raise DataError(
-                f"{path}, line {row.number}: {shown(target.name)} is {shown(cell)}, expected {named(target.classes)}"
-            )
-        return float(target.classes.index(cell))
-    number = as_number(cell)
-    if number is None or not np.isfinite(number):
-        raise DataError(
-            f"{path}, line {row.number}: {shown(target.name)} is {shown(cell)}, expected a number without its unit"
-        )
-    return number
+    value = target.value_of(cell, as_number(cell))
+    if value is None:
+        expected = named(target.classes) if target.classes else "a number without its unit"
+        raise DataError(f"{path}, line {row.number}: {shown(target.name)} is {shown(cell)}, expected {expected}")
+    return value

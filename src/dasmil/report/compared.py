@@ -19,7 +19,7 @@ from dasmil.report.style import ACCENT, FAINT, FONT, GREY, INK, look, new_figure
 from dasmil.report.words import display_name, plural, seed_name, stuck_notice
 from dasmil.runs import Run
 from dasmil.stats.compared import Compared, Gap, ModelScore
-from dasmil.vocabulary import METRIC_WORDS, TASK_METRICS
+from dasmil.vocabulary import task_metric, task_metric_of
 
 WITHOUT_DISTANCE = "sa"
 DISTANCE = ("das-mil", "disc-rel-sa", "sa-alibi", "sa-rope")
@@ -27,7 +27,7 @@ DISTANCE = ("das-mil", "disc-rel-sa", "sa-alibi", "sa-rope")
 
 
 def _word(found: Compared) -> str:
-    return METRIC_WORDS[found.metric]
+    return task_metric_of(found.metric).short
 
 
 def answer(found: Compared) -> str:
@@ -192,7 +192,7 @@ def _measured(found: Compared) -> str:
 def _meaning(found: Compared) -> str:
     """The metric where it is explained."""
     whole = {
-        "c_index": TASK_METRICS["c_index"],
+        "c_index": task_metric("c_index"),
         "macro": "the mean score over the targets (AUROC of classes, R² of numbers)",
     }
     return whole.get(found.metric, _word(found))

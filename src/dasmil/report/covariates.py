@@ -10,9 +10,10 @@ from dasmil.report.page import Cell, Column, Section, Table, picture
 from dasmil.report.style import ACCENT, GREY
 from dasmil.report.words import decimal, display_name, interval_text, plural
 from dasmil.runs import CovariateRecord, CovariateScore, Run, read_covariates
-from dasmil.vocabulary import METRIC_WORDS
+from dasmil.vocabulary import task_metric_of
 
 RULE = {"auroc": "Logistic regressions", "c_index": "Cox regressions", "r2": "Linear regressions"}
+"""What stands beside a model, by its metric; of others linear regressions on the number of the value."""
 
 
 def covariates_section(run: Run) -> Section:
@@ -21,7 +22,7 @@ def covariates_section(run: Run) -> Section:
     found = read_covariates(run.path)
     if found is None:
         return Section(title)
-    metric = METRIC_WORDS[found["metric"]]
+    metric = task_metric_of(found["metric"]).short
     where = f"{metric} on {found['split']}, {plural(found['bags'], 'bag')}"
     columns = [Column(""), *(Column(name, True) for name in (where, "Model minus this", "What the model adds"))]
     rows: list[list[str | Cell]] = [[display_name(run.model), _value(found["model"]), "", ""]]
@@ -29,8 +30,9 @@ def covariates_section(run: Run) -> Section:
         [Cell(row["title"], row["sees"]), _value(row), _gap(row.get("model_minus")), _gap(row.get("model_adds"))]
         for row in found["rows"].values()
     ]
+    rule = RULE.get(found["metric"], RULE["r2"])
     note = (
-        f"{RULE[found['metric']]} with a ridge of 1 on standardised values, fitted on bags other than those that are "
+        f"{rule} with a ridge of 1 on standardised values, fitted on bags other than those that are "
         "scored. Below each figure its 95 % bootstrap interval over patients, of differences from paired resamples; "
         "bold: the interval leaves out zero."
     )
@@ -46,7 +48,7 @@ def covariates_section(run: Run) -> Section:
 
 def adds_text(run: Run, found: CovariateRecord) -> str:
     """What the model adds to covariates (or how it stands to them), in one sentence."""
-    names, metric = ", ".join(found["covariates"]), METRIC_WORDS[found["metric"]]
+    names, metric = ", ".join(found["covariates"]), task_metric_of(found["metric"]).short
     both = found["rows"].get("covariates+model")
     if both is None:
         gap = found["rows"]["covariates"].get("model_minus") or [math.nan] * 3

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dasmil.report import figures
 from dasmil.report.figures import Score, scores
 from dasmil.report.numeric_figures import bland_altman_figure, scatter
 from dasmil.report.page import Picture, Section, picture
 from dasmil.report.survival_figures import RiskGroup, survival_calibration, survival_curves
 from dasmil.report.words import decimal, interval_text
 from dasmil.runs import Run
-from dasmil.stats import FollowUp, calibration_at, in_groups, numeric_set, risk_cuts, summarise_set
-from dasmil.tasks import NumberTarget, TimeTarget
+from dasmil.stats import FollowUp, calibration_at, confusion_counts, in_groups, numeric_set, risk_cuts, summarise_set
+from dasmil.tasks import NumberTarget, Target, TimeTarget
 from dasmil.vocabulary import task_metric
 
 Array = NDArray[np.float64]
@@ -30,8 +31,10 @@ def task_section(run: Run, split: str) -> Section:
         return Section("How well it tells each target", pictures=target_pictures(run, split))
     if isinstance(first, TimeTarget):
         return Section("How well it tells risks apart", pictures=survival_pictures(run, split))
-    assert isinstance(first, NumberTarget)
-    return Section("How near the predictions are", pictures=number_pictures(run, split, first))
+    if isinstance(first, NumberTarget):
+        return Section("How near the predictions are", pictures=number_pictures(run, split, first))
+    pictures = [*grade_pictures(run, split, first)] if first.classes else target_pictures(run, split)
+    return Section(f"How well it predicts {first.name}", pictures=pictures)
 
 
 def survival_pictures(run: Run, split: str) -> list[Picture]:
@@ -101,13 +104,36 @@ def number_pictures(run: Run, split: str, target: NumberTarget) -> list[Picture]
     ]
 
 
+def grade_pictures(run: Run, split: str, target: Target) -> list[Picture]:
+    """True against predicted grades, counted over all folds."""
+    truth, predicted = [], []
+    for part in run.parts:
+        found = part.answers(split)
+        if found and part.task is not None:
+            truth.append(found[0].values[:, 0])
+            predicted.append(part.task.joined([one.outputs for one in found])[target.name])
+    if not truth:
+        return []
+    y, p = np.concatenate(truth), np.concatenate(predicted)
+    known = np.isfinite(y)
+    counts = confusion_counts(y[known].astype(np.int64), p[known].astype(np.int64), len(target.classes))
+    scored = run.summary["splits"][split]
+    ends = interval_text(scored["interval"].get(target.main))
+    caption = (
+        f"{split}, {int(known.sum())} bags, mean of the seeds. {task_metric(target.main)} "
+        f"{decimal(scored['mean'].get(target.main))}{f' ({ends})' if ends else ''}."
+    )
+    title = f"True and predicted {target.name}"
+    return [picture(figures.confusion(counts, target.classes, title), f"{title}, {split}", caption)]
+
+
 def target_pictures(run: Run, split: str) -> list[Picture]:
     """The main figure of every target with its interval, one diagram for each kind of figure."""
     assert run.task is not None
     scored = run.summary["splits"][split]
     found: dict[str, list[Score]] = {}
     for target in run.task.targets:
-        key = f"{target.name}.{target.main}"
+        key = target.main if len(run.task.targets) == 1 else f"{target.name}.{target.main}"
         value = scored["mean"].get(key)
         if value is None or not math.isfinite(value):
             continue

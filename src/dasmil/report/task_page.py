@@ -69,9 +69,7 @@ def _task(run: Run) -> Task:
 
 def _headlines(task: Task, run: Run, split: str) -> list[str]:
     known = run.summary["splits"][split]["mean"]
-    second = {"survival": "uno", "regression": "mae"}.get(task.kind)
-    names = [task.main, second] if second else [task.main, *(f"{t.name}.{t.main}" for t in task.targets)]
-    return [name for name in names if name in known][:3]
+    return [name for name in task.headlines if name in known][:3]
 
 
 def measured(run: Run, split: str) -> str:
@@ -142,7 +140,7 @@ def answers_section(run: Run) -> Section:
             splits.append(split)
             said = part.task.joined([one.outputs for one in found])
             names = names or _told(task)
-            rows += [_row(split, found[0], i, said, names) for i in range(len(found[0].bag_ids))]
+            rows += [_row(task, split, found[0], i, said, names) for i in range(len(found[0].bag_ids))]
     columns = [Column("Bag"), Column("Split"), *(Column(c, True) for c in task.columns)]
     columns += [Column(f"predicted {name}", True) for name in names]
     note = "Click a column to sort by it."
@@ -157,6 +155,6 @@ def _told(task: Task) -> list[str]:
     return [next(iter(target.said(np.zeros((1, target.outputs))))) for target in task.targets]
 
 
-def _row(split: str, found: Answers, i: int, said: dict[str, np.ndarray], names: list[str]) -> BagRow:
-    true = ["–" if np.isnan(v) else f"{v:g}" for v in found.values[i]]
+def _row(task: Task, split: str, found: Answers, i: int, said: dict[str, np.ndarray], names: list[str]) -> BagRow:
+    true = [text for target, own, _ in task.parts() for text in target.value_texts(found.values[i, own])]
     return BagRow(split, [found.bag_ids[i], split, *true, *(f"{said[name][i]:.3f}" for name in names)], False)

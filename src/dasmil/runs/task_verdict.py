@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dasmil.runs.run import Run
-from dasmil.vocabulary import CHANCE, model_title, task_metric
+from dasmil.vocabulary import model_title, task_metric, task_metric_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class TaskVerdict:
     def told(self) -> bool:
         """Whether the lower end of the interval is above what a guess reaches."""
         _, low, _ = self.figure
-        return low is not None and low > CHANCE[self.metric]
+        return low is not None and low > task_metric_of(self.metric).chance
 
     @property
     def text(self) -> str:

@@ -5,8 +5,8 @@ A scorer goes from weights of the bags [draws, n] to metrics [draws]; summaries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +30,8 @@ class ScoredSet:
 
     strata [n]: resamples keep their numbers of patients (events and censored; classes; zeros for numbers). patients: of
     every bag, None where every bag has its own. fewest: patients of the kind that limits what can be said (with the
-    event; of the rarest class). ensemble: scores the runs taken together. classes: patients of each class.
+    event; of the rarest class). ensemble: scores the runs taken together. classes: patients of each class. limits: of
+    metrics that other patients limit than ``fewest``.
     """
 
     runs: Sequence[Scorer]
@@ -39,6 +40,11 @@ class ScoredSet:
     fewest: int
     ensemble: Scorer | None = None
     classes: Counts | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def fewest_of(self, metric: str) -> int:
+        """Patients that limit what can be said of a metric."""
+        return self.limits.get(metric, self.fewest)
 
 
 def survival_scores(

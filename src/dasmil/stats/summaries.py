@@ -161,7 +161,7 @@ def _stated(metric: str, value: float, draws: Array, sets: Sequence[ScoredSet]) 
     counts = [s.classes for s in sets if s.classes is not None]
     if counts:
         return honest_interval(metric, value, interval(draws), counts)
-    return _bootstrap(draws, sum(s.fewest for s in sets))
+    return _bootstrap(draws, sum(s.fewest_of(metric) for s in sets))
 
 
 def _bootstrap(draws: Array, fewest: int) -> list[float]:

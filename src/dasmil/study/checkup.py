@@ -20,6 +20,8 @@ def examine(spec: CohortSpec) -> Iterator[Any]:
     sites = None if spec.site_column is None else spec.further([spec.site_column], "--site-column")
     rows, task = spec.read_task()
     if task is None:
+        if spec.classes is not None:
+            raise InputError("--classes gives doctor the order of grades (--task ordinal): leave it out for classes")
         rows = spec.read_labels()
         if spec.asked() is not None:
             raise InputError("a task has columns of a label table: give --labels too")

@@ -8,7 +8,7 @@ Genetics and Molecular Biology 1, 2002), in units of its spread within the fold;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from dasmil.stats import (
 )
 from dasmil.study.notes import Note, silent
 from dasmil.study.spec import CohortSpec
+from dasmil.tasks import concordance
 
 if TYPE_CHECKING:
     from dasmil.data.cohort import Cohort
@@ -131,7 +132,9 @@ def question_of(run: Run) -> Question:
         return _follow_up()
     if run.task.kind == "regression":
         return _number()
-    raise InputError("covariates stand beside one target; this run has several")
+    if run.task.alone is None:
+        raise InputError("covariates stand beside one target; this run has several")
+    return _order()
 
 
 class _Part:
@@ -245,6 +248,17 @@ def _number() -> Question:
         return numeric_set(bags.truth[:, 0], list(said), bags.patients)
 
     return Question("r2", _read_answers, lambda x, truth: fit_number(x, truth[:, 0]), scored)
+
+
+def _order() -> Question:
+    """Of other targets: linear regressions on the number of the value, scored by how they order bags."""
+
+    def scored(bags: ScoredBags, said: Sequence[Array]) -> ScoredSet:
+        y = bags.truth[:, 0]
+        runs = [lambda w, p=p: {"concordance": concordance(y, p, w)} for p in said]
+        return replace(numeric_set(y, list(said), bags.patients), runs=runs, ensemble=None)
+
+    return Question("concordance", _read_answers, lambda x, truth: fit_number(x, truth[:, 0]), scored)
 
 
 def _read_answers(run: Run, split: str) -> ScoredBags:

@@ -17,7 +17,7 @@ from dasmil.study.progress import Watch, unseen
 from dasmil.study.rounds import Round
 from dasmil.study.settings import Settings, gather_settings
 from dasmil.study.training import Data, finish, study_data
-from dasmil.study.trials import JOURNAL, Journal, Metric, Question, Trial, check_search, search_trials
+from dasmil.study.trials import JOURNAL, Journal, Question, Trial, check_search, search_trials
 from dasmil.study.units import made_with, round_arguments, train_grid, train_on_engine
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def search(
     folds: int | None = None,
     seeds: int = 1,
     search_seeds: int = 1,
-    metric: Metric | None = None,
+    metric: str | None = None,
     split_seed: int = 0,
     recipe: str | None = None,
     preset: str | None = None,

@@ -14,7 +14,7 @@ from dasmil.space.outcome import Kind, Outcome, outcome_of_patients
 from dasmil.space.sections import Kinds, Section, patients_of
 from dasmil.study.notes import Note
 from dasmil.study.spec import CohortSpec, cohort_lines
-from dasmil.tasks import ClassTarget, NumberTarget, Task
+from dasmil.tasks import ClassTarget, Task, TimeTarget
 from dasmil.tasks.task import resolve_task
 from dasmil.types import Bag, need_bags
 
@@ -233,6 +233,6 @@ def _values(bags: Sequence[Bag], task: Task, classes: Sequence[str]) -> tuple[Ki
     )
     if isinstance(target, ClassTarget):
         return "classes", rows, target.classes, target.name
-    if isinstance(target, NumberTarget):
-        return "number", rows, (), target.name
-    return "survival", rows, (), "survival"
+    if isinstance(target, TimeTarget):
+        return "survival", rows, (), "survival"
+    return "number", rows, (), target.name

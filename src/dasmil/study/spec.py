@@ -69,8 +69,8 @@ class BagSpec:
     scale_table
         CSV with slide and any of mpp, tile_um, width_px, height_px, if slides differ.
     task
-        classification (the label column), survival (--time-column, --event-column), regression or multilabel
-        (--target-columns). Default: what the given columns say.
+        classification (the label column), survival (--time-column, --event-column), regression, ordinal (grades; their
+        order with --classes) or multilabel (--target-columns). Default: what the given columns say.
     time_column
         Survival: column with the time until the event, or until the patient was last seen.
     event_column
@@ -85,7 +85,7 @@ class BagSpec:
         Survival: times for AUROC and calibration, separated by commas. Default: the quartiles of the event times.
     target_columns
         Regression: the column with the number. Several targets: columns separated by commas; a column of words or of
-        at most 10 different values is classes, else a number, unless name:classes or name:number says so.
+        at most 10 different values is classes, else a number, unless name:classes, name:number or name:ordinal says so.
     number_loss
         Regression: huber or squared.
     per_patient
@@ -193,9 +193,10 @@ class BagSpec:
 
         asked = Request.of(
             self.task, self.time_column, self.event_column, self.target_columns, unit=self.time_unit,
-            method=self.survival, bins=self.time_bins, loss=self.number_loss, times=self.times,
+            method=self.survival, bins=self.time_bins, loss=self.number_loss, times=self.times, classes=self.classes,
         )  # fmt: skip
-        if asked is not None and (self.label_column is not None or self.classes is not None):
+        named = self.label_column is not None or (self.classes is not None and self.task != "ordinal")
+        if asked is not None and named:
             raise InputError(f"--label-column and --classes are for classification, the task is {asked.kind}")
         return asked
 

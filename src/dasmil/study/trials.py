@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError, MissingDependencyError, unknown_name
 from dasmil.files import json_hash
 from dasmil.models import MODELS
-from dasmil.tasks import Task
+from dasmil.tasks import Task, resolve_task
 from dasmil.train.config import TrainingConfig
 from dasmil.train.feed import Feed
 from dasmil.train.fit import fit_job
 from dasmil.train.job import Given, Job, Outline, prepare
 from dasmil.types import Bag
 
-Metric = Literal["auroc", "balanced_accuracy", "c_index", "r2", "spearman", "macro", "loss"]
 JOURNAL = "search.journal"
 STACKED = ("lr", "weight_decay")  # runs that differ only in these train together
 TOGETHER = 5  # at most so many at once: most of what stacking gains, and work for several workers
@@ -69,7 +68,7 @@ class Question:
 
     model: str
     seeds: int = 1
-    metric: Metric | None = "auroc"
+    metric: str | None = "auroc"
     """None: the task's own, of classes the AUROC."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -108,10 +107,10 @@ def check_search(
     if question.seeds < 1:
         raise InputError(f"search seeds are {question.seeds}, expected at least 1")
     outline = _outline(train)
-    if outline.task is not None:
-        known = ("loss", *_asked(train).metrics)
-        if question.metric not in known:
-            raise InputError(f"--metric {question.metric}: {outline.task['kind']} is compared by {', '.join(known)}")
+    task = resolve_task(None, train)
+    known = ("loss", *task.metrics)
+    if question.metric not in known:
+        raise InputError(f"--metric {question.metric}: {task.kind} is compared by {', '.join(known)}")
     missing = sorted(set(range(outline.classes)) - set(_labels(val))) if outline.task is None else []
     if question.metric != "loss" and missing:
         raise InputError(
@@ -176,7 +175,7 @@ def train_trials(
     return [Trial(dict(combination), score) for combination, score in zip(together, scores, strict=True)]
 
 
-def _score(row: Mapping[str, float], metric: Metric | None) -> float:
+def _score(row: Mapping[str, float], metric: str | None) -> float:
     value = row[f"val_{metric}"]
     if not np.isfinite(value):
         return float("-inf")

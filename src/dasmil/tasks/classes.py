@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dasmil.errors import DataError
+from dasmil.stats.chance import auroc_to_find, smallest_auroc
 from dasmil.stats.metrics import METRICS, calibration_curve, choose_threshold
 from dasmil.stats.ranking import auroc, divide
 from dasmil.stats.sets import class_set
 from dasmil.stats.small import class_patients
-from dasmil.tasks.target import Array, Said, Target, TargetLoss
+from dasmil.tasks.target import Array, Column, Detectable, Said, Target, TargetLoss
 from dasmil.vocabulary import A_CLASS, Meaning
 
 
@@ -52,19 +53,9 @@ class ClassTarget(Target):
         return f"{self.name!r} ({', '.join(self.classes)})"
 
     def fitted(self, values: Array) -> ClassTarget:
-        known = values[np.isfinite(values[:, 0]), 0]
         if self.own:
-            return self._fitted_to_labels(known.astype(np.int64))
-        if (known < 0).any() or (known != known.round()).any() or (known >= len(self.classes)).any():
-            raise DataError(
-                f"target {self.name!r} holds {known.max():g}, expected a class 0 to {len(self.classes) - 1}"
-            )
-        missing = set(range(len(self.classes))) - set(known.astype(int).tolist())
-        if missing:
-            raise DataError(
-                f"no training bag has class {self.classes[min(missing)]!r} of the target {self.name!r}: every class "
-                "needs some, or leave the target out"
-            )
+            return self._fitted_to_labels(values[np.isfinite(values[:, 0]), 0].astype(np.int64))
+        need_every_class(self.name, self.classes, values)
         return self
 
     def _fitted_to_labels(self, labels: NDArray[np.int64]) -> ClassTarget:
@@ -89,11 +80,23 @@ class ClassTarget(Target):
     def loss_of(self, values: Array, *, balance: bool) -> ClassLoss:
         return ClassLoss(self, values, balance)
 
-    def strata(self, values: Array) -> NDArray[np.int64]:
-        """The class; bags without one go with the commonest, so that splits need not share out a few of them."""
-        known = np.isfinite(values[:, 0])
-        common = int(np.bincount(values[known, 0].astype(np.int64)).argmax()) if known.any() else 0
-        return np.where(known, np.nan_to_num(values[:, 0]), common).astype(np.int64)
+    @classmethod
+    def of_column(cls, column: Column) -> ClassTarget:
+        return cls(column.name, column.names())
+
+    @property
+    def valid(self) -> bool:
+        return 2 <= len(set(self.classes)) == len(self.classes)
+
+    @property
+    def strata_title(self) -> str:
+        return "Label" if self.own else self.name
+
+    def detectable(self, sets: Sequence[Array]) -> Detectable:
+        counts = np.array([[int((rows[:, 0] == c).sum()) for c in range(len(self.classes))] for rows in sets])
+        rare = int(counts.sum(0).argmin()) if len(self.classes) > 2 else 1
+        pairs = [(int(row[rare]), int(row.sum() - row[rare])) for row in counts]
+        return Detectable("AUROC", int(counts.sum(0)[rare]), smallest_auroc(pairs), auroc_to_find(pairs))
 
     def said(self, outputs: Array) -> Said:
         """The probability of class 1 (or of every class) and the likelier class, from outputs [..., outputs]."""
@@ -201,6 +204,20 @@ class ClassLoss(TargetLoss):
     def each(self, outputs: Tensor, values: Tensor) -> Tensor:
         weights = self.weights.to(outputs.device)
         return entropy(outputs[..., 0] if len(weights) == 2 else outputs, values[..., 0].long(), weights)
+
+
+def need_every_class(name: str, classes: Sequence[str], values: Array) -> None:
+    """Refuse training bags with other values [n, 1] than the numbers of classes, and without a bag of each class."""
+    known = values[np.isfinite(values[:, 0]), 0]
+    odd = known[(known < 0) | (known != known.round()) | (known >= len(classes))]
+    if len(odd):
+        raise DataError(f"target {name!r} holds {odd[0]:g}, expected a class 0 to {len(classes) - 1}")
+    missing = set(range(len(classes))) - set(known.astype(int).tolist())
+    if missing:
+        raise DataError(
+            f"no training bag has class {classes[min(missing)]!r} of the target {name!r}: every class needs some, or "
+            "leave the target out"
+        )
 
 
 def class_weights(counts: Array) -> Array:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
 from dasmil.errors import DataError
 from dasmil.stats.numeric import NUMERIC_METRICS, numeric_scores
-from dasmil.tasks.target import Array, Said, Target, TargetLoss
+from dasmil.tasks.target import Array, Column, Said, Target, TargetLoss
 from dasmil.vocabulary import Meaning
 
 NumberLoss = Literal["huber", "squared"]
@@ -72,11 +72,13 @@ class NumberTarget(Target):
         mean, sd = self.moments
         return (values - mean) / sd
 
-    def strata(self, values: Array) -> NDArray[np.int64]:
-        """Above the median or not."""
-        known = np.isfinite(values[:, 0])
-        middle = np.median(values[known, 0]) if known.any() else 0.0
-        return (known & (values[:, 0] > middle)).astype(np.int64)
+    @classmethod
+    def of_column(cls, column: Column) -> NumberTarget:
+        return cls(column.name, column.unit, column.loss)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def valid(self) -> bool:
+        return (self.mean is None or isfinite(self.mean)) and (self.sd is None or 0 < self.sd < float("inf"))
 
     def said(self, outputs: Array) -> Said:
         """The number in its own unit."""

@@ -39,9 +39,10 @@ def task_sets(
     task = runs[0].task
     strata = task.strata(values)
 
-    def scored(metrics: Callable[[Told], Scorer], fewest: int, classes: Any = None) -> ScoredSet:
+    def scored(metrics: Callable[[Told], Scorer], *limits: Any) -> ScoredSet:
         whole = None if ensemble is None else metrics(ensemble)
-        return ScoredSet([metrics(run) for run in runs], strata, patients, fewest, whole, classes)
+        fewest, classes, by_metric = limits
+        return ScoredSet([metrics(run) for run in runs], strata, patients, fewest, whole, classes, by_metric)
 
     if len(task.targets) == 1:
         return {"": scored(lambda told: _every(told, values), *_limits(task, 0, values, patients))}
@@ -50,7 +51,7 @@ def task_sets(
         for k, target in enumerate(task.targets)
     }
     least = min(one.fewest for one in found.values())
-    return {"": scored(lambda told: lambda w: {"macro": _every(told, values)(w)["macro"]}, least), **found}
+    return {"": scored(lambda told: lambda w: {"macro": _every(told, values)(w)["macro"]}, least, None, {}), **found}
 
 
 def _every(told: Told, values: Array) -> Scorer:
@@ -63,10 +64,12 @@ def _of_target(told: Told, number: int, values: Array) -> Scorer:
     return lambda weights: target.figures_of_several(values[:, own], said, weights)
 
 
-def _limits(task: Task, number: int, values: Array, patients: Sequence[str]) -> tuple[int, NDArray[np.int64] | None]:
-    """Patients of the kind that limits what can be said of a target, and of classes those of each."""
+def _limits(
+    task: Task, number: int, values: Array, patients: Sequence[str]
+) -> tuple[int, NDArray[np.int64] | None, Mapping[str, int]]:
+    """Patients of the kind that limits what can be said of a target, of classes those of each, and by metric."""
     target, own, _ = list(task.parts())[number]
-    return target.patients(values[:, own], patients)
+    return *target.patients(values[:, own], patients), target.patients_of_metrics(values[:, own], patients)
 
 
 def summarise_task(

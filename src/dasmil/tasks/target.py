@@ -6,9 +6,9 @@ A new target is a file with one subclass of ``Target`` and a line in ``registry.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from torch import Tensor
 
+from dasmil.errors import InputError
+from dasmil.stats.chance import correlation_to_tell
 from dasmil.stats.concordance import harrell
 from dasmil.stats.follow_up import FollowUp
 from dasmil.vocabulary import Meaning
@@ -25,6 +27,37 @@ Said = dict[str, Array]
 """What a target's outputs mean, by name: arrays with a value per bag."""
 SHUFFLES = 200
 """Random predictions from which the spread of a concordance without signal is known."""
+FAR = 10.0
+"""A number so many times the spread of the middle half away from the median has most likely another unit."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a label table; names: its different cells in their order; unit, loss: what was given for numbers."""
+
+    name: str
+    names: Callable[[], tuple[str, ...]]
+    unit: str = ""
+    loss: str = "huber"
+
+
+class Detectable(NamedTuple):
+    """What patients that were not trained on can show: of which figure, how many are rarest (None: all count alike),
+    the smallest value that is better than chance (None: none is), and the true one that is likely to be found.
+    """
+
+    figure: str
+    rarest: int | None
+    smallest: float | None
+    to_find: float | None
+
+
+class Oddity(NamedTuple):
+    """Values that are most likely wrong, for the doctor: the name of the check, what was found, and the slides."""
+
+    check: str
+    message: str
+    slides: tuple[str, ...] = ()
 
 
 class TargetLoss(ABC):
@@ -90,9 +123,31 @@ class Target(ABC):
     """What held-out bags say of a candidate: 0.5 is chance."""
     exact: ClassVar[bool] = False
     """Whether a good model has a loss near 0. A time until an event keeps most of its loss whatever is known."""
+    of_several: ClassVar[bool] = True
+    """Whether it is read from one column, and may be one target of several."""
+    curvature: ClassVar[float] = 1.0
+    """At most the second derivative of a bag's loss by a linear predictor (``link``)."""
 
     name: str
     unit: str = ""
+    classes: tuple[str, ...] = ()
+    """What values 0, 1, ... are called, where they are classes or grades."""
+
+    @classmethod
+    def of_column(cls, column: Column) -> Self:
+        """The target that a column of a label table holds."""
+        raise InputError(f"a target of the kind {cls.kind} is not read from one column ({column.name!r})")
+
+    def value_of(self, cell: str, number: float | None) -> float | None:
+        """The value that a cell means, which is this number where it is one; None: it has no meaning here."""
+        if self.classes:
+            return float(self.classes.index(cell)) if cell in self.classes else None
+        return number if number is not None and np.isfinite(number) else None
+
+    @property
+    def valid(self) -> bool:
+        """Whether its numbers or classes can come from training; what a damaged record says may not."""
+        return True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -121,9 +176,73 @@ class Target(ABC):
     def loss_of(self, values: Array, *, balance: bool) -> TargetLoss:
         """The loss, from the values of the training bags; balance: weigh classes by their inverse frequency."""
 
-    @abstractmethod
     def strata(self, values: Array) -> NDArray[np.int64]:
-        """A number for every bag by which splits are balanced."""
+        """A number for every bag by which splits are balanced: the class, or whether a number is above the median.
+
+        Bags without a class go with the commonest, so that splits need not share out a few of them.
+        """
+        known = np.isfinite(values[:, 0])
+        if self.classes:
+            common = int(np.bincount(values[known, 0].astype(np.int64)).argmax()) if known.any() else 0
+            return np.where(known, np.nan_to_num(values[:, 0]), common).astype(np.int64)
+        middle = np.median(values[known, 0]) if known.any() else 0.0
+        return (known & (values[:, 0] > middle)).astype(np.int64)
+
+    @property
+    def strata_names(self) -> tuple[str, ...]:
+        """What the strata are called."""
+        return self.classes or ("lower half", "upper half")
+
+    @property
+    def strata_title(self) -> str:
+        """What tells the strata apart, as a heading."""
+        return self.name if self.classes else "Upper half"
+
+    @property
+    def link(self) -> Array:
+        """How linear predictors move the outputs [predictors, outputs]."""
+        return np.eye(self.outputs)
+
+    def example(self, number: int) -> dict[str, float | None]:
+        """Values that a bag may have, others for other numbers."""
+        return {self.name: float(number % len(self.classes) if self.classes else number)}
+
+    def description(self, values: Array) -> str:
+        """What is known of it in a cohort, in a line; values: one row a patient."""
+        known = values[np.isfinite(values).all(1)]
+        if not len(known):
+            return f"{self.name}: missing of all {len(values)}"
+        missing = f", missing of {len(values) - len(known)}" if len(known) < len(values) else ""
+        return f"{self._describe_known(known)}{missing}"
+
+    def _describe_known(self, known: Array) -> str:
+        y = known[:, 0]
+        if self.classes:
+            return f"{self.name}: " + ", ".join(f"{int((y == c).sum())} {name}" for c, name in enumerate(self.classes))
+        unit = f" {self.unit}" if self.unit else ""
+        return (
+            f"{self.name}: {y.min():g} to {y.max():g}{unit}, mean {y.mean():.4g}, standard deviation {y.std():.3g}, "
+            f"{len(np.unique(y))} different values"
+        )
+
+    def detectable(self, sets: Sequence[Array]) -> Detectable:
+        """What sets of patients with these values (the folds of a cross-validation, or one set) can show."""
+        return Detectable("correlation", None, *correlation_to_tell([len(rows) for rows in sets]))
+
+    def oddities(self, values: Array, slides: Sequence[str]) -> Iterator[Oddity]:
+        """Values of slides that are most likely wrong."""
+        if self.classes:
+            return
+        y = values[:, 0]
+        low, middle, high = np.quantile(y[np.isfinite(y)], [0.25, 0.5, 0.75])
+        far = [i for i, v in enumerate(y) if high > low and abs(v - middle) > FAR * (high - low)]
+        if far:
+            listed = ", ".join(f"{slides[i]} ({y[i]:g})" for i in far[:3])
+            message = (
+                f"{len(far)} slides have a {self.name} far from the others', {low:g} to {high:g} in the middle half: "
+                f"{listed}; is the unit the same?"
+            )
+            yield Oddity("far off", message, tuple(slides[i] for i in far))
 
     @abstractmethod
     def said(self, outputs: Array) -> Said:
@@ -148,7 +267,7 @@ class Target(ABC):
     def concordance(self, values: Array, outputs: Array) -> float:
         """How often of two bags with different values the larger one has the larger output; 0.5 is chance."""
         known = np.isfinite(values[:, 0])
-        return concordance(values[known, 0], self.order(outputs[known]))
+        return float(concordance(values[known, 0], self.order(outputs[known]))[0])
 
     @abstractmethod
     def figures(self, values: Array, said: Said, weights: Array, reference: Array | None = None) -> dict[str, Array]:
@@ -171,6 +290,10 @@ class Target(ABC):
         known = np.isfinite(values).all(1)
         return len(set(np.array(owners)[known])), None
 
+    def patients_of_metrics(self, values: Array, owners: Sequence[str]) -> Mapping[str, int]:
+        """The same of metrics that other patients limit, by their names."""
+        return {}
+
     def describe(self, values: Array) -> dict[str, Any]:
         """What data.json notes about the values of a set, where it is the only target."""
         return {"known": {name: int(np.isfinite(values[:, k]).sum()) for k, name in enumerate(self.columns)}}
@@ -182,6 +305,10 @@ class Target(ABC):
     @abstractmethod
     def known_text(self, values: Array) -> str:
         """What is known of one bag in a few words, from its values [columns]; empty where nothing is."""
+
+    def value_texts(self, values: Array) -> list[str]:
+        """Each value of one bag [columns] for a table."""
+        return ["–" if np.isnan(v) else self.classes[int(v)] if self.classes else f"{v:g}" for v in values]
 
     @abstractmethod
     def meaning(self, output: int) -> Meaning:
@@ -197,11 +324,11 @@ class Target(ABC):
         return {"kind": self.kind, **values}
 
 
-def concordance(values: Array, order: Array) -> float:
-    """Of all pairs with different values, the share in which the larger has the larger output; NaN without pairs."""
+def concordance(values: Array, order: Array, weights: Array | None = None) -> Array:
+    """Of all pairs with different values, the share [draws] in which the larger has the larger output; NaN without."""
     if not len(values):
-        return float("nan")
-    return float(harrell(FollowUp(values.max() - values, np.ones(len(values), dtype=bool)), order)[0])
+        return np.full(1 if weights is None else len(weights), np.nan)
+    return harrell(FollowUp(values.max() - values, np.ones(len(values), dtype=bool)), order, weights)
 
 
 def chance_of(score: Callable[[Array], float], shape: tuple[int, int], value: float, tried: int) -> float:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasmil.errors import DataError, InputError, shown, unknown_name
+from dasmil.errors import DataError, InputError, named, shown, unknown_name
 from dasmil.stats.ranking import divide
 from dasmil.tasks.classes import ClassTarget
+from dasmil.tasks.grades import GradeTarget
 from dasmil.tasks.numbers import NumberLoss, NumberTarget
-from dasmil.tasks.registry import KINDS
+from dasmil.tasks.registry import task_kinds
 from dasmil.tasks.target import Array, Said, Target, chance_of
 from dasmil.tasks.times import BINS, Method, TimeTarget
 
@@ -282,12 +283,20 @@ def regression(target: str, *, loss: NumberLoss = "huber", unit: str = "") -> Ta
     return Task("regression", (NumberTarget(target, unit, loss),))
 
 
+def ordinal(target: str, grades: Sequence[str]) -> Task:
+    """One of several grades; grades: their names, the lowest first. A bag's value is the number of its grade."""
+    found = GradeTarget(target, tuple(grades))
+    if not found.valid:
+        raise InputError(f"grades are {named(map(shown, grades))}, expected two or more different names in their order")
+    return Task("ordinal", (found,))
+
+
 def multilabel(targets: Sequence[Target]) -> Task:
     """Several targets at once, each with its own outputs and, where it is known, an equal share of the loss."""
     names = [target.name for target in targets]
     if len(set(names)) < len(names) or not names:
         raise InputError(f"targets are {', '.join(names) or 'none'}, expected one or more different columns")
-    if any(isinstance(target, TimeTarget) for target in targets):
+    if not all(target.of_several for target in targets):
         raise InputError("times until an event are a task of their own (survival): leave them out of several targets")
     return Task("multilabel", tuple(targets))
 
@@ -301,8 +310,8 @@ def resolve_task(task: Task | str | None, bags: Sequence[Bag]) -> Task:
         return getattr(bags, "task", None) or classification()
     if isinstance(task, Task):
         return task
-    if task not in KINDS:
-        raise unknown_name("task", task, KINDS)
+    if task not in task_kinds():
+        raise unknown_name("task", task, task_kinds())
     if task == "classification":
         return classification()
     if task == "survival":
@@ -315,6 +324,10 @@ def resolve_task(task: Task | str | None, bags: Sequence[Bag]) -> Task:
                 "which: give task=dasmil.regression('name')"
             )
         return regression(known[0])
+    if task != "multilabel":
+        raise InputError(
+            f"name the target of the task {task}, for example task=dasmil.ordinal('grade', ['1', '2', '3'])"
+        )
     raise InputError(
         "name the targets: task=dasmil.multilabel([dasmil.ClassTarget('er'), dasmil.NumberTarget('ki67')])"
     )

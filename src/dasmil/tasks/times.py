@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isfinite
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,17 +15,20 @@ from scipy.special import expit
 from torch import Tensor
 from torch.nn import functional as F
 
-from dasmil.errors import DataError
+from dasmil.errors import DataError, named
 from dasmil.stats.brier import brier_at, default_grid, integrated, kaplan_meier_brier
+from dasmil.stats.chance import c_index_to_tell
 from dasmil.stats.concordance import auroc_at, harrell, uno
-from dasmil.stats.follow_up import FollowUp
+from dasmil.stats.follow_up import FollowUp, kaplan_meier
 from dasmil.tasks.cox import RiskSet
-from dasmil.tasks.target import Array, EpochLoss, Said, Target, TargetLoss
+from dasmil.tasks.target import Array, Detectable, EpochLoss, Oddity, Said, Target, TargetLoss
 from dasmil.vocabulary import Meaning
 
 Method = Literal["hazards", "cox"]
 BINS = 4
 FEWEST_EVENTS = 2
+FEW_EVENTS = 10
+MOST_BINS = 1000
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class TimeTarget(Target):
     main: ClassVar[str] = "c_index"
     metrics: ClassVar[tuple[str, ...]] = ("c_index",)
     headlines: ClassVar[tuple[str, ...]] = ("c_index", "uno")
+    of_several: ClassVar[bool] = False
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -91,6 +97,46 @@ class TimeTarget(Target):
     def strata(self, values: Array) -> NDArray[np.int64]:
         """With the event or not."""
         return np.nan_to_num(values[:, 1]).astype(np.int64)
+
+    @property
+    def strata_names(self) -> tuple[str, ...]:
+        return ("censored", "event")
+
+    @property
+    def strata_title(self) -> str:
+        return "Event"
+
+    @property
+    def valid(self) -> bool:
+        return 1 <= self.bins <= MOST_BINS >= len(self.edges) and _rises(self.edges) and _rises(self.times)
+
+    def example(self, number: int) -> dict[str, float | None]:
+        return {self.time: 1.0 + number, self.event: 1.0}
+
+    def _describe_known(self, known: Array) -> str:
+        follow = FollowUp(known[:, 0], known[:, 1] == 1)
+        unit = f" {self.unit}" if self.unit else ""
+        events = int(follow.events.sum())
+        middle, watched = kaplan_meier(follow).median, kaplan_meier(FollowUp(follow.times, ~follow.events)).median
+        line = f"Events: {events} of {len(known)} patients ({events / len(known):.0%}), {len(known) - events} censored"
+        line += f"; times from {follow.times.min():g} to {follow.times.max():g}{unit}; "
+        line += f"half have had the event by {middle:g}" if np.isfinite(middle) else "fewer than half have the event"
+        return line + (f"; half were watched for {watched:g}" if np.isfinite(watched) else "")
+
+    def detectable(self, sets: Sequence[Array]) -> Detectable:
+        follows = [FollowUp(rows[:, 0], rows[:, 1] == 1) for rows in sets if len(rows)]
+        return Detectable("C-index", sum(int(one.events.sum()) for one in follows), *c_index_to_tell(follows))
+
+    def oddities(self, values: Array, slides: Sequence[str]) -> Iterator[Oddity]:
+        events = int((values[:, 1] == 1).sum())
+        if events < FEW_EVENTS:
+            yield Oddity("few events", f"{events} patients have the event: next to nothing can be told")
+        zero = tuple(name for name, time in zip(slides, values[:, 0], strict=True) if time == 0)
+        if zero:
+            yield Oddity(
+                "time 0", f"{len(zero)} slides have a time of 0 and say nothing of an order: {named(zero)}", zero
+            )
+        yield from super().oddities(values, slides)
 
     def survival(self, outputs: Array) -> Array:
         """The probability to live on past the end of every bin [..., bins], from the logits of hazards."""
@@ -187,6 +233,11 @@ class TimeTarget(Target):
         knots = np.concatenate([[0.0], self.edges])
         logs = np.log(np.clip(np.concatenate([np.ones((len(past), 1)), past], axis=1), 1e-12, 1))
         return np.stack([np.exp(np.interp(times, knots, row)) for row in logs])
+
+
+def _rises(numbers: Sequence[float]) -> bool:
+    """Whether numbers are finite, above 0 (a last follow-up may be at 0) and in their order."""
+    return all(isfinite(n) and n >= 0 for n in numbers) and all(a < b for a, b in pairwise(numbers))
 
 
 class HazardLoss(TargetLoss):

@@ -118,7 +118,7 @@ def _lengths(job: Job) -> list[Start]:
 
 def _takes_simple(job: Job) -> bool:
     task = job.outline.task
-    known = job.outline.classes == 2 if task is None else len(task["targets"]) == 1 and task["kind"] != "multilabel"
+    known = job.outline.classes == 2 if task is None else task["kind"] in ("survival", "regression")
     return known and job.config.simple_starts > 0
 
 

@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 
 from dasmil.data.memory import available_memory
 from dasmil.errors import DasmilError, InputError
-from dasmil.tasks import ClassTarget, Task, TimeTarget, task_from
+from dasmil.tasks import Task, task_from
 from dasmil.train.competition import most_starts
 from dasmil.train.job import Job
 
@@ -288,7 +288,7 @@ def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:
     from dasmil.types import Bag
 
     generator, task = torch.Generator().manual_seed(n), task_from(job.outline.task)
-    classes = max((len(t.classes) for t in task.targets if isinstance(t, ClassTarget)), default=2)
+    classes = max(2, *(len(target.classes) for target in task.targets))
     return [
         Bag(
             torch.randn(n, *job.outline.feature_shape, generator=generator),
@@ -304,13 +304,7 @@ def _random_bags(job: Job, n: int, spacing: float) -> list[Bag]:
 
 def _random_targets(task: Task, number: int) -> dict[str, float | None]:
     """Values that a bag may have: every class, an event at a time of its own, a number."""
-    values: dict[str, float | None] = {}
-    for target in task.targets:
-        if isinstance(target, TimeTarget):
-            values |= {target.time: 1.0 + number, target.event: 1.0}
-        else:
-            values[target.name] = float(number % len(target.classes) if isinstance(target, ClassTarget) else number)
-    return values
+    return {name: value for target in task.targets for name, value in target.example(number).items()}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dasmil.train.state import Progress
 
 SHOWN = {
     "train_loss": "loss", "val_auroc": "val AUROC", "val_c_index": "val C-index", "val_r2": "val R2",
-    "val_macro": "val mean of targets",
+    "val_kappa": "val kappa", "val_macro": "val mean of targets",
 }  # fmt: skip
 LINES = 8
 """About so many lines of an attempt go to a log."""
