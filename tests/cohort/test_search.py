@@ -21,7 +21,7 @@ from dasmil.data.scale import Scale, Scales
 from dasmil.errors import InputError
 from dasmil.runs import Run
 from dasmil.study.search import _remove_earlier
-from dasmil.study.trials import Question, Trial, bags_state, check_search, parse_grid, search_trials, train_trials
+from dasmil.study.trials import Trial, TrialSetup, bags_state, check_search, parse_grid, search_trials, train_trials
 from dasmil.train import TrainedRun
 from dasmil.train.fit import fit_job
 from dasmil.types import Bag
@@ -52,7 +52,7 @@ def test_best_setting_wins_and_finished_trials_are_not_repeated(
 
     monkeypatch.setattr(search_module, "fit_job", counting)
     grid = {"lr": [1e-7, 3e-2], "dropout": [0.1, 0.2]}
-    question, journal = Question("sa", metric="loss", settings={"epochs": 6}), tmp_path / "journal"
+    question, journal = TrialSetup("sa", metric="loss", settings={"epochs": 6}), tmp_path / "journal"
     train, val = bags("train", 20, 0), bags("val", 12, 1)
     trials = search_trials(question, train, val, grid, journal=journal)
     assert trials[0].settings["lr"] == 3e-2
@@ -84,7 +84,7 @@ def test_a_trial_is_scored_at_the_epoch_that_it_keeps(monkeypatch: pytest.Monkey
     torch.manual_seed(0)
     noise = [replace(bag, features=torch.randn(5, 3)) for bag in bags("noise", 32, 0)]
     settings = {"epochs": 30, "selection": "best-val", "monitor": "loss"}
-    question = Question("mean-pool", metric="loss", settings=settings)
+    question = TrialSetup("mean-pool", metric="loss", settings=settings)
     trials = train_trials(question, noise[:12], noise[12:], [{"lr": 0.5}, {"lr": 0.1}])
     for run, trial in zip(runs, trials, strict=True):
         losses = [row["val_loss"] for row in run.history]
@@ -218,16 +218,16 @@ def test_bad_values_are_refused_before_anything_is_trained(
     monkeypatch.setattr(search_module, "fit_job", lambda *_, **__: pytest.fail("trained"))
     train, val = bags("train", 6, 0), bags("val", 4, 1)
     with pytest.raises(InputError, match=message):
-        search_trials(Question("das-mil", settings={"epochs": 2}), train, val, grid, journal=tmp_path / "journal")
-    check_search(Question("das-mil"), train, val, {"lr": [1e-2, 1e-3], "pooling": ["max", "mean"]})
+        search_trials(TrialSetup("das-mil", settings={"epochs": 2}), train, val, grid, journal=tmp_path / "journal")
+    check_search(TrialSetup("das-mil"), train, val, {"lr": [1e-2, 1e-3], "pooling": ["max", "mean"]})
 
 
 def test_validation_bags_of_one_class_compare_by_loss_alone() -> None:
     train, val = bags("train", 6, 0), bags("val", 6, 1)[::2]
     for metric in ("auroc", "balanced_accuracy"):
         with pytest.raises(InputError, match=r"have none of class 1.*use --metric loss"):
-            check_search(Question("mean-pool", metric=metric), train, val, {"lr": [1e-2]})
-    check_search(Question("mean-pool", metric="loss"), train, val, {"lr": [1e-2]})
+            check_search(TrialSetup("mean-pool", metric=metric), train, val, {"lr": [1e-2]})
+    check_search(TrialSetup("mean-pool", metric="loss"), train, val, {"lr": [1e-2]})
 
 
 def test_a_trial_that_diverged_is_null_in_the_printed_json(

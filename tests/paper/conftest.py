@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from dasmil.paper.cells import Cell, make_cell
+from dasmil.paper.cells import GridCell, make_cell
 from dasmil.paper.reproduce import Folders, cell_units
 from dasmil.paper.stored import cell_path
 
 
 @pytest.fixture(scope="session")
-def cell() -> Cell:
+def cell() -> GridCell:
     made = make_cell("collage", "max-pool", "mnist-collage", "published", seeds=2)
     made.training["epochs"] = 1
     return made
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, cell: Cell) -> Folders:
+def trained(tmp_path_factory: pytest.TempPathFactory, cell: GridCell) -> Folders:
     """Folders with that one cell finished."""
     from dasmil.paper.cells import run_cell
 
@@ -30,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, cell: Cell) -> Folders:
 
 
 @pytest.fixture
-def stored(trained: Folders, cell: Cell, tmp_path: Path) -> Path:
+def stored(trained: Folders, cell: GridCell, tmp_path: Path) -> Path:
     """A copy of the results that a test may damage."""
     import shutil
 

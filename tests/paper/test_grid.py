@@ -13,7 +13,7 @@ from dasmil.files import read_json
 from dasmil.paper import grid
 from dasmil.paper.grid import (
     Choice,
-    Setting,
+    GridSetting,
     check_grid_unit,
     choices,
     grid_claims,
@@ -23,7 +23,7 @@ from dasmil.paper.grid import (
     run_grid_unit,
 )
 from dasmil.paper.page import _claimed, _grid_rows
-from dasmil.paper.reproduce import Outcome, write_outputs
+from dasmil.paper.reproduce import Reproduction, write_outputs
 from dasmil.paper.text import GRID_HEAD, grid_cells, grid_markdown
 
 
@@ -70,9 +70,9 @@ def test_a_part_of_the_grid_is_trained_stored_and_checked(tmp_path: Path, monkey
 def test_validation_chooses_and_the_test_set_is_only_quoted(tmp_path: Path) -> None:
     plan = plans("transmil")[0]
     settings = [
-        Setting(1e-3, 0.1, None, None, validation=0.90, validation_auroc=0.9, test=0.91, test_large=0.905),
-        Setting(1e-4, 0.1, None, None, validation=0.90, validation_auroc=0.95, test=0.89, test_large=0.910),
-        Setting(1e-2, 0.1, None, None, validation=0.80, validation_auroc=0.8, test=0.97, test_large=0.820),
+        GridSetting(1e-3, 0.1, None, None, validation=0.90, validation_auroc=0.9, test=0.91, test_large=0.905),
+        GridSetting(1e-4, 0.1, None, None, validation=0.90, validation_auroc=0.95, test=0.89, test_large=0.910),
+        GridSetting(1e-2, 0.1, None, None, validation=0.80, validation_auroc=0.8, test=0.97, test_large=0.820),
     ]
     manifest = {"format": grid.FORMAT, "format_version": 1, "plan": plan, "settings": [vars(s) for s in settings]}
     grid.write_json(grid_path(tmp_path, plan), manifest)
@@ -83,7 +83,7 @@ def test_validation_chooses_and_the_test_set_is_only_quoted(tmp_path: Path) -> N
     assert choice.paper == "lr 0.0001, weight decay 0.1"
     assert choice.as_paper == settings[1]
     assert choices(tmp_path, "clean") == []
-    write_outputs("published", tmp_path, Outcome())
+    write_outputs("published", tmp_path, Reproduction())
     page = (tmp_path / "published.html").read_text()
     assert "1 complete grid: what choosing on the test bags claims is on average +0.150" in page
     assert "| claimed" in page
@@ -95,7 +95,7 @@ def test_the_papers_settings_are_shown_in_full() -> None:
 
 
 def test_rows_of_two_data_sets_can_be_told_apart() -> None:
-    best = Setting(1e-3, 0.01, 10, "max", 0.9, 0.9, 0.9, 0.9)
+    best = GridSetting(1e-3, 0.01, 10, "max", 0.9, 0.9, 0.9, 0.9)
     found = [
         Choice("das-mil", name, 1, 9, best, best, "as printed", None) for name in ("mnist-collage", "mnist-collage-inv")
     ]
@@ -109,9 +109,9 @@ def test_rows_of_two_data_sets_can_be_told_apart() -> None:
 
 
 def test_the_complete_grids_are_summed_up_and_drawn() -> None:
-    a = Setting(1e-3, 0.01, 10, "max", 0.93, 0.9, test=0.90, test_large=0.92)
-    b = Setting(1e-3, 0.10, 10, "max", 0.91, 0.9, test=0.98, test_large=0.94)
-    c = Setting(1e-4, 0.10, 10, "max", 0.91, 0.9, test=0.80, test_large=0.81)
+    a = GridSetting(1e-3, 0.01, 10, "max", 0.93, 0.9, test=0.90, test_large=0.92)
+    b = GridSetting(1e-3, 0.10, 10, "max", 0.91, 0.9, test=0.98, test_large=0.94)
+    c = GridSetting(1e-4, 0.10, 10, "max", 0.91, 0.9, test=0.80, test_large=0.81)
     found = [
         Choice("das-mil", "mnist-collage", 9, 9, a, b, c.text(), c),
         Choice("sa", "mnist-collage", 9, 9, b, a, "lr 0.5", None),

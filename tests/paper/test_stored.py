@@ -12,12 +12,12 @@ import pytest
 from dasmil.engine import EngineOptions, run_units
 from dasmil.errors import DataError, InputError
 from dasmil.files import read_json
-from dasmil.paper.cells import Cell, make_cell
+from dasmil.paper.cells import GridCell, make_cell
 from dasmil.paper.reproduce import Folders, cell_units, check
 from dasmil.paper.stored import cell_path, read_arrays, read_cell, read_predictions
 
 
-def test_the_stored_figures_are_those_of_the_run_directory(trained: Folders, cell: Cell) -> None:
+def test_the_stored_figures_are_those_of_the_run_directory(trained: Folders, cell: GridCell) -> None:
     manifest = read_cell(cell_path(trained.results, cell.key))
     assert manifest is not None
     run = read_json(trained.runs / cell.key / "summary.json")
@@ -37,7 +37,7 @@ def test_the_stored_figures_are_those_of_the_run_directory(trained: Folders, cel
     assert manifest["seeds"][1]["last_epoch"]["train_balanced_accuracy"] == seen
 
 
-def test_stored_logits_are_those_of_predictions_csv(trained: Folders, cell: Cell) -> None:
+def test_stored_logits_are_those_of_predictions_csv(trained: Folders, cell: GridCell) -> None:
     stored = read_predictions(cell_path(trained.results, cell.key).with_suffix(".npz"))
     with open(trained.runs / cell.key / "seed-1" / "predictions.csv", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["split"] == "test"]
@@ -45,7 +45,7 @@ def test_stored_logits_are_those_of_predictions_csv(trained: Folders, cell: Cell
     assert stored.labels["test"].tolist() == [int(row["label"]) for row in rows]
 
 
-def test_a_finished_cell_is_not_trained_again(trained: Folders, cell: Cell) -> None:
+def test_a_finished_cell_is_not_trained_again(trained: Folders, cell: GridCell) -> None:
     before = cell_path(trained.results, cell.key).stat().st_mtime_ns
     progress = run_units(cell_units([cell], trained), trained.runs, EngineOptions(workers=1))
     assert (progress.skipped, progress.done, progress.failed) == (1, 0, {})
@@ -61,7 +61,7 @@ def test_check_accepts_what_was_stored(stored: Path) -> None:
     assert check(stored) == {"cells": 1, "grid_units": 0, "wrong": {}}
 
 
-def test_check_finds_a_changed_figure(stored: Path, cell: Cell) -> None:
+def test_check_finds_a_changed_figure(stored: Path, cell: GridCell) -> None:
     path = cell_path(stored, cell.key)
     manifest = json.loads(path.read_text())
     manifest["summary"]["test-large"]["auroc"]["mean"] += 0.001
@@ -74,7 +74,7 @@ def test_check_finds_a_changed_figure(stored: Path, cell: Cell) -> None:
 @pytest.mark.parametrize(
     ("array", "message"), [("logits.test", "recomputed"), ("labels.test", "not those of the bags")]
 )
-def test_check_finds_changed_predictions(stored: Path, cell: Cell, array: str, message: str) -> None:
+def test_check_finds_changed_predictions(stored: Path, cell: GridCell, array: str, message: str) -> None:
     path = cell_path(stored, cell.key).with_suffix(".npz")
     arrays = read_arrays(path)
     changed = arrays[array].copy()
@@ -87,7 +87,7 @@ def test_check_finds_changed_predictions(stored: Path, cell: Cell, array: str, m
     assert any(message in reason for reason in reasons)
 
 
-def test_a_torn_file_and_an_empty_folder_are_errors(stored: Path, cell: Cell, tmp_path: Path) -> None:
+def test_a_torn_file_and_an_empty_folder_are_errors(stored: Path, cell: GridCell, tmp_path: Path) -> None:
     path = cell_path(stored, cell.key).with_suffix(".npz")
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DataError, match="not readable"):

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasmil.paper.cells import Cell
-from dasmil.paper.reproduce import Folders, Outcome, write_outputs
-from dasmil.paper.stored import Predictions, cell_path, read_arrays, read_cell, write_predictions
-from dasmil.paper.tables import Entry, claims, distance_values, entries, leak
+from dasmil.paper.cells import GridCell
+from dasmil.paper.reproduce import Folders, Reproduction, write_outputs
+from dasmil.paper.stored import StoredPredictions, cell_path, read_arrays, read_cell, write_predictions
+from dasmil.paper.tables import PrintedEntry, claims, distance_values, entries, leak
 
 
 def entry(
     row: str, dataset: str, mean: float, *, large: float | None = None, printed: Any = None, **more: Any
-) -> Entry:
+) -> PrintedEntry:
     figure = {"mean": mean, "std": 0.01, "per_seed": [mean], "interval": [mean - 0.01, mean + 0.01]}
     big = figure | {"mean": mean if large is None else large}
     scored = {"train": figure, "test": figure, "test-large": big}
@@ -33,7 +33,7 @@ def entry(
         ],
     }  # fmt: skip
     paper = {} if printed is None else {"balanced_accuracy": {"test": printed, "train": printed}}
-    return Entry("collage", row, row, dataset, "none", cell, Path("x.npz"), paper)
+    return PrintedEntry("collage", row, row, dataset, "none", cell, Path("x.npz"), paper)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_leak_is_the_gain_on_positive_test_bags(tmp_path: Path) -> None:
         "test": np.array([[1, 1, -1, 1], [1, -1, -1, 1]], np.float16),  # sensitivity 3/4, specificity 1/2
         "test-large": np.array([[1, -1, -1, -1], [-1, -1, -1, -1]], np.float16),  # sensitivity 1/4, specificity 1
     }
-    write_predictions(tmp_path / "x.npz", Predictions(labels, logits))
+    write_predictions(tmp_path / "x.npz", StoredPredictions(labels, logits))
     row = replace(entry("sa", "mnist-collage", 0.8), predictions=tmp_path / "x.npz")
     (text,) = leak([row, replace(row, cell=None)])
     assert "1 trained cells score on average +0.500 in sensitivity" in text
@@ -93,8 +93,8 @@ def test_printed_figures_stand_where_the_paper_has_them(tmp_path: Path) -> None:
     assert all(e.cell is None for e in by.values())
 
 
-def test_outputs_of_an_unfinished_table(trained: Folders, cell: Cell) -> None:
-    outcome = Outcome()
+def test_outputs_of_an_unfinished_table(trained: Folders, cell: GridCell) -> None:
+    outcome = Reproduction()
     write_outputs("published", trained.results, outcome)
     names = {str(path.relative_to(trained.results)) for path in outcome.files}
     assert names == {"collage/published.md", "collage/published.csv", "collage/published.tex", "published.html"}
@@ -141,7 +141,7 @@ def test_distance_values_compare_the_two_models_on_the_same_bags(stored: Path) -
     value = found["balanced_accuracy"]
     assert value.difference == pytest.approx(gap, abs=1e-6)
     assert value.interval[0] < gap < value.interval[1]
-    outcome = Outcome()
+    outcome = Reproduction()
     write_outputs("published", stored, outcome)
     assert {p.suffix for p in outcome.files if p.parent.name == "distance"} == {".md", ".csv", ".tex"}
     assert f"{gap:+.3f}" in (stored / "distance" / "published.tex").read_text()

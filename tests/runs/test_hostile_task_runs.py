@@ -17,7 +17,7 @@ from toy import toy_bags
 import dasmil
 from dasmil.errors import DasmilError, DataError
 from dasmil.report import write_report
-from dasmil.runs import Run, task_verdict
+from dasmil.runs import Run, verdict
 from dasmil.study.task_apply import evaluate_task, predict_task
 from dasmil.tasks import ClassTarget, NumberTarget, Task, multilabel, survival, task_from
 
@@ -53,7 +53,7 @@ def judged(path: Path) -> None:
     run = Run.read(path)
     for split in run.splits:
         run.answers(split)
-    assert task_verdict(run).text if run.task is not None else run.summary
+    assert verdict(run).text if run.task is not None else run.summary
 
 
 STEPS: dict[str, Callable[[Path], object]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,17 +65,25 @@ class Reader:
     If the instances of a bag do not differ (one row a slide), only the mean is a candidate.
     """
 
-    def __init__(self, directions: Directions, centres: Tensor, lengths: Tensor, categories: bool, unit: Unit) -> None:
+    def __init__(
+        self,
+        directions: Directions,
+        centres: Tensor,
+        lengths: Tensor,
+        categories: bool,
+        unit: Unit,
+        names: Container[str] | None = None,
+    ) -> None:
         self.directions, self.centres, self.lengths = directions, centres, lengths
         self.categories, self.unit = categories, unit
-        self.summarised = {
-            c.name: self._summarised(c)
-            for c in LINEAR
-            if (c.categories or not categories) and (directions.within or c.name == "mean")
-        }
+        wanted = [c for c in LINEAR if (c.categories or not categories) and (names is None or c.name in names)]
+        self.summarised = {c.name: self._summarised(c) for c in wanted if directions.within or c.name == "mean"}
 
     @staticmethod
-    def fitted(bags: Sequence[Bag], directions: Directions | None = None) -> Reader:
+    def fitted(
+        bags: Sequence[Bag], directions: Directions | None = None, names: Container[str] | None = None
+    ) -> Reader:
+        """names: of the candidates that are read; None: all."""
         chosen = np.sort(np.random.default_rng(0).permutation(len(bags))[:FITTED_BAGS])
         some = [bags[int(i)] for i in chosen]
         if directions is None:
@@ -93,7 +101,7 @@ class Reader:
             read = [replace(bag, features=directions.read(bag.features)) for bag in some]
             centres = torch.from_numpy(find_types(read, TYPES, directions.within))
         lengths = torch.from_numpy(usual_lengths(some, LENGTHS)).float()
-        return Reader(directions, centres, lengths, categories, some[0].unit)
+        return Reader(directions, centres, lengths, categories, some[0].unit, names)
 
     def numbers(self, bags: Sequence[Bag]) -> dict[str, Array]:
         """The numbers of every bag for every candidate [bags, p]; each bag is read once."""

@@ -12,7 +12,7 @@ from dasmil.cli.display import Display
 from dasmil.engine.progress import duration
 
 if TYPE_CHECKING:
-    from dasmil.wsi.batch import Summary
+    from dasmil.wsi.batch import BatchSummary
     from dasmil.wsi.slide_work import SlideResult
 
 
@@ -70,7 +70,7 @@ class SlideDisplay(Display):
         return f"{self._number}/{self._total} {self._path.name}"
 
 
-def print_table(summary: Summary, qc: bool) -> None:
+def print_table(summary: BatchSummary, qc: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -69,7 +69,7 @@ def predict(
     """
     from dasmil.cli.display import code_of, say
     from dasmil.files import for_spreadsheets, write_csv
-    from dasmil.runs import Run, recalibration_of, task_verdict, verdict
+    from dasmil.runs import Run, recalibration_of, verdict
     from dasmil.study import apply
     from dasmil.study.spec import BagSpec
 
@@ -77,7 +77,7 @@ def predict(
     found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict,
                     per_patient=per_patient, slide_table=slide_table, accept=accept)  # fmt: skip
     rows = apply.predict(stored, found, recalibrate=recalibrate, sets=sets, sets_by=sets_by, note=say)
-    if caveat := verdict(stored).caveat if stored.task is None else task_verdict(stored).caveat:
+    if caveat := verdict(stored).caveat:
         rows = [{**row, "caveat": caveat} for row in rows]
     write_csv(output, [{name: for_spreadsheets(cell) for name, cell in row.items()} for row in rows])
     models, left_out = len(stored.all_seeds), sum(bool(row.get("problem")) for row in rows)

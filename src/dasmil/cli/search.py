@@ -86,7 +86,7 @@ def search(
     from dasmil.study.data import StudyData
     from dasmil.study.search import search_study
     from dasmil.study.settings import gather_settings
-    from dasmil.study.trials import Question, parse_grid
+    from dasmil.study.trials import TrialSetup, parse_grid
 
     engine.use_threads()
     values, spread = parse_grid(grid, model), engine.options()
@@ -96,7 +96,7 @@ def search(
     )  # fmt: skip
     settings = {} if epochs is None else {"epochs": epochs}
     chosen = gather_settings(model, recipe, preset, settings, parse_assignments(set or []), source.preset)
-    question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
+    question = TrialSetup(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
     found = search_study(source, question, values, out, seeds, None if engine.in_this_process else spread, say, Display)
     if json:
         import json as json_module

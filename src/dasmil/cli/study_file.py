@@ -49,7 +49,7 @@ _KEY = re.compile(r"\s*(?:\"([^\"]*)\"|'([^']*)'|([\w-]+))\s*[.=]")
 
 
 @dataclass(frozen=True)
-class Option:
+class FileOption:
     """One option of a command, as the parser has it."""
 
     key: str
@@ -77,9 +77,9 @@ class Study:
         return f"{self.path}, line {self.lines[key]}" if key in self.lines else str(self.path)
 
 
-def options_of(app: App, verb: str) -> dict[str, Option]:
+def options_of(app: App, verb: str) -> dict[str, FileOption]:
     """The options of a command by name (underscores), from its parser."""
-    found: dict[str, Option] = {}
+    found: dict[str, FileOption] = {}
     for argument in app[verb].assemble_argument_collection():
         names = tuple(name for name in argument.names if name.startswith("-"))
         variadic = argument.is_var_positional()
@@ -87,7 +87,7 @@ def options_of(app: App, verb: str) -> dict[str, Option]:
             continue
         key = (argument.field_info.names[0] if variadic else names[0].lstrip("-")).replace("-", "_")
         types = str(argument.hint)
-        found[key] = Option(
+        found[key] = FileOption(
             key=key,
             flag="" if variadic else names[0],
             names=names,
@@ -178,7 +178,7 @@ def written(app: App, verb: str, tokens: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parsed(known: Mapping[str, Option], tokens: Sequence[str]) -> dict[str, Any]:
+def parsed(known: Mapping[str, FileOption], tokens: Sequence[str]) -> dict[str, Any]:
     """Options by name out of a command line that the parser takes."""
     by_name = {name: option for option in known.values() for name in option.names}
     loose = [option for option in known.values() if option.positional or not option.flag]
@@ -242,7 +242,7 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
 
 
-def _tokens(option: Option, value: Any) -> list[str]:
+def _tokens(option: FileOption, value: Any) -> list[str]:
     if option.is_switch:
         return [option.flag] if value else [option.off] if option.off else []
     if isinstance(value, dict):
@@ -259,7 +259,7 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def _check_value(place: str, option: Option, value: Any) -> None:
+def _check_value(place: str, option: FileOption, value: Any) -> None:
     """The kind of value; what it may be within that kind is the parser's to say."""
     if option.is_switch:
         if not isinstance(value, bool):
@@ -278,7 +278,7 @@ def _check_value(place: str, option: Option, value: Any) -> None:
         raise DataError(f"{place}: {option.key} is {shown(value)}, expected text or a number")
 
 
-def _resolved(option: Option, value: Any, folder: Path) -> Any:
+def _resolved(option: FileOption, value: Any, folder: Path) -> Any:
     """Paths of a file count from the folder that it is in."""
     if not option.is_path or isinstance(value, dict):
         return value

@@ -169,10 +169,9 @@ def train(
         if json and not quiet:
             import json as json_module
 
-            from dasmil.runs import read_baselines, task_verdict, verdict
+            from dasmil.runs import read_baselines, verdict
 
-            judged = verdict(run).as_json() if run.task is None else task_verdict(run).as_json()
-            found = {"verdict": judged, "baselines": read_baselines(run.path)}
+            found = {"verdict": verdict(run).as_json(), "baselines": read_baselines(run.path)}
             print(json_module.dumps({"run": str(folder), "report": str(run.report), **run.summary, **found}, indent=2))
         elif not quiet:
             print_run(run)

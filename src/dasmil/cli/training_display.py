@@ -64,17 +64,14 @@ def print_run(run: Run) -> None:
     """The scores of a finished run and what they say."""
     from dasmil.cli.verdict_display import print_verdict
     from dasmil.report.overfit import overfit_notice
-    from dasmil.runs import read_library, task_verdict
+    from dasmil.runs import read_library
 
     print_scores(run)
     if tried := read_library(run):
         print("\n".join(text for text in (tried.kept_text, tried.evidence_text, tried.positions_text) if text))
     if notice := overfit_notice(run):
         print(notice)
-    if run.task is None:
-        print_verdict(run)
-    else:
-        print(task_verdict(run).text)
+    print_verdict(run)
 
 
 def print_scores(run: Run) -> None:

@@ -46,10 +46,10 @@ def _print_baselines(console, judged: Verdict) -> None:
         return f"{value:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]"
 
     table = Table("", box=None, pad_edge=False, header_style="bold")
-    for name in (f"AUROC on {judged.split}", "model minus rule"):
+    for name in (f"{judged.title} on {judged.split}", "model minus rule"):
         table.add_column(name, justify="right")
-    own = judged.run.summary["splits"][judged.split or ""]
-    table.add_row(model_title(judged.run.model), figure(own["mean"]["auroc"], own["interval"].get("auroc")), "")
+    own, metric = judged.run.summary["splits"][judged.split or ""], judged.metric
+    table.add_row(model_title(judged.run.model), figure(own["mean"][metric], own["interval"].get(metric)), "")
     for name, rule in judged.baselines.items():
         scored = rule["splits"].get(judged.split or "")
         if scored is not None:
@@ -59,5 +59,5 @@ def _print_baselines(console, judged: Verdict) -> None:
                 if not math.isfinite(middle)
                 else f"{middle:+.3f}" + (f" [{low:+.3f}, {high:+.3f}]" if low < high else "")
             )
-            table.add_row(rule["title"], figure(scored["mean"]["auroc"], scored["interval"].get("auroc")), gap)
+            table.add_row(rule["title"], figure(scored["mean"][metric], scored["interval"].get(metric)), gap)
     console.print(table)

@@ -65,10 +65,11 @@ def check_task(matched: Match, task: Task, *, per_patient: bool) -> tuple[list[s
     lines = [head, *described(task, values)]
     shows = what_task_shows(task, owners, values, splits)
     lines += showing_lines(task, shows)
-    wrong = [*disagreeing(matched, task, per_patient), *_empty_parts(task, values, splits)]
+    wrong: list[Wrong] = [*disagreeing(matched, task, per_patient), *_empty_parts(task, values, splits)]
     names = [slide.name for slide in first]
     for target, own, _ in task.parts():
-        wrong += [("warning", *odd) for odd in target.oddities(values[:, own], names)]
+        for odd in target.oddities(values[:, own], names):
+            wrong.append(("warning", odd.check, odd.message, odd.slides))
     return lines, shows, wrong
 
 

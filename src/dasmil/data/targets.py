@@ -11,7 +11,7 @@ import numpy as np
 
 from dasmil.data.labels import LabelRow, TableRow, as_number, class_names, filled, need_values, read_slides
 from dasmil.errors import DataError, InputError, named, shown, unknown_name
-from dasmil.tasks import TARGET_OF_TASK, TARGETS, Column, Target, Task, multilabel, survival, task_kinds
+from dasmil.tasks import TARGET_OF_TASK, TARGETS, LabelColumn, Target, Task, multilabel, survival, task_kinds
 
 EVENT_WORDS = {
     "1": 1, "1.0": 1, "true": 1, "yes": 1, "y": 1, "t": 1, "event": 1, "dead": 1, "deceased": 1, "died": 1, "death": 1,
@@ -198,7 +198,7 @@ def _target(path: Path, name: str, kind: str, cells: Sequence[str], asked: Reque
         )
     numbers = all(as_number(cell) is not None for cell in different)
     kind = kind or ("number" if numbers and len(different) > FEW_VALUES else "classes")
-    column = Column(name, lambda: class_names(different, asked.classes))
+    column = LabelColumn(name, lambda: class_names(different, asked.classes))
     if asked.kind in TARGET_OF_TASK:
         column = replace(column, unit=asked.unit, loss=asked.loss)
     return TARGETS[kind].of_column(column)

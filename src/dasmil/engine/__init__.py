@@ -13,10 +13,10 @@ from pathlib import Path
 
 from dasmil.engine.backends import ENGINES
 from dasmil.engine.progress import Progress
-from dasmil.engine.units import EngineOptions, Outcome, Session, Unit, open_session
+from dasmil.engine.units import EngineOptions, Session, Unit, UnitOutcome, open_session
 from dasmil.errors import DasmilError, InputError
 
-__all__ = ["EngineOptions", "Outcome", "Progress", "Session", "Unit", "run_units"]
+__all__ = ["EngineOptions", "Progress", "Session", "Unit", "UnitOutcome", "run_units"]
 
 
 def run_units(
@@ -63,7 +63,7 @@ def run_units(
     return progress
 
 
-def _after(unit: Unit, outcome: Outcome, tries: int, retries: int, progress: Progress) -> Unit | None:
+def _after(unit: Unit, outcome: UnitOutcome, tries: int, retries: int, progress: Progress) -> Unit | None:
     """Book an outcome; the unit to try again, or None."""
     if outcome.status == "refused":
         raise DasmilError(outcome.reason)

@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Protocol
 
-from dasmil.engine.units import EngineOptions, Outcome, Session, Unit, execute
+from dasmil.engine.units import EngineOptions, Session, Unit, UnitOutcome, execute
 from dasmil.errors import InputError, MissingDependencyError
 
 ARRAY_LIMIT, ARRAY_SECONDS = 1000, 30.0  # Slurm's usual limit of an array; at most one more array in so many seconds
@@ -30,7 +30,7 @@ class Engine(Protocol):
     slots: int
 
     def submit(self, unit: Unit) -> None: ...
-    def finished(self) -> list[Outcome]: ...
+    def finished(self) -> list[UnitOutcome]: ...
     def running(self) -> int: ...
     def close(self, *, cancel: bool) -> None: ...
 
@@ -46,7 +46,7 @@ class Local:
         self.slots = min(options.workers or room, room) if self.gpus else options.workers or room
         self.pools = [self._start(slot) for slot in range(self.slots)]
         self.free = list(range(self.slots))
-        self.work: dict[Future[Outcome], tuple[Unit, int]] = {}
+        self.work: dict[Future[UnitOutcome], tuple[Unit, int]] = {}
 
     def _start(self, slot: int) -> ProcessPoolExecutor:
         gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
@@ -62,7 +62,7 @@ class Local:
                 future = self.pools[slot].submit(execute, unit, self.session)
             self.work[future] = unit, slot
 
-    def finished(self) -> list[Outcome]:
+    def finished(self) -> list[UnitOutcome]:
         ended, _ = wait(self.work, timeout=1.0, return_when=FIRST_COMPLETED)
         outcomes = []
         for future in ended:
@@ -70,7 +70,7 @@ class Local:
             try:
                 outcomes.append(future.result())
             except BrokenProcessPool:
-                outcomes.append(Outcome(unit.key, "crashed", "its process was killed (out of memory?)"))
+                outcomes.append(UnitOutcome(unit.key, "crashed", "its process was killed (out of memory?)"))
                 self.pools[slot] = self._start(slot)
             self.free.append(slot)
         return outcomes
@@ -145,21 +145,21 @@ class Ray:
     def submit(self, unit: Unit) -> None:
         self.work[self.task.remote(unit, self.session)] = unit
 
-    def finished(self) -> list[Outcome]:
+    def finished(self) -> list[UnitOutcome]:
         ended, _ = self.ray.wait(list(self.work), num_returns=1, timeout=1.0)
         if ended:  # and whatever else has ended by now
             ended, _ = self.ray.wait(list(self.work), num_returns=len(self.work), timeout=0)
         return [self._outcome(reference) for reference in ended]
 
-    def _outcome(self, reference: Any) -> Outcome:
+    def _outcome(self, reference: Any) -> UnitOutcome:
         unit = self.work.pop(reference)
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.OutOfMemoryError:
-            return Outcome(unit.key, "out-of-memory", "Ray ended its worker because the node ran out of memory")
+            return UnitOutcome(unit.key, "out-of-memory", "Ray ended its worker because the node ran out of memory")
         except self.ray.exceptions.RayError as error:
             reason = (str(error).strip().splitlines() or ["no reason given"])[-1]
-            return Outcome(unit.key, "crashed", f"its worker or node was lost ({type(error).__name__}: {reason})")
+            return UnitOutcome(unit.key, "crashed", f"its worker or node was lost ({type(error).__name__}: {reason})")
 
     def running(self) -> int:
         return min(len(self.work), self._room())
@@ -214,7 +214,7 @@ class Slurm:
     def submit(self, unit: Unit) -> None:
         self.queue.append(unit)
 
-    def finished(self) -> list[Outcome]:
+    def finished(self) -> list[UnitOutcome]:
         if self.queue and (not self.work or time.monotonic() - self.sent > self.pause):
             function = _execute_here if self.dry else execute
             with _ctrl_c_kept_from_children():
@@ -226,17 +226,17 @@ class Slurm:
         self.work = [pair for pair in self.work if pair not in ended]
         return [self._outcome(job, unit) for job, unit in ended]
 
-    def _outcome(self, job: Any, unit: Unit) -> Outcome:
+    def _outcome(self, job: Any, unit: Unit) -> UnitOutcome:
         error = job.exception()
         if error is None:
             return job.result()
         if Path(unit.result).exists():  # the job was cut off after its work
-            return Outcome(unit.key, "done")
+            return UnitOutcome(unit.key, "done")
         if str(job.state).startswith("OUT_OF_ME"):
-            return Outcome(unit.key, "out-of-memory", f"job {job.job_id} ran out of memory: see --slurm-memory")
+            return UnitOutcome(unit.key, "out-of-memory", f"job {job.job_id} ran out of memory: see --slurm-memory")
         text = str(error).strip().splitlines()[0]
         hint = "if every job ends so, the folder may not be shared, or dasmil not installed, on the nodes"
-        return Outcome(unit.key, "crashed", f"job {job.job_id} ended in state {job.state}: {text} ({hint})")
+        return UnitOutcome(unit.key, "crashed", f"job {job.job_id} ended in state {job.state}: {text} ({hint})")
 
     def running(self) -> int:
         return sum(str(job.state) == "RUNNING" for job, _ in self.work)
@@ -255,7 +255,7 @@ class Slurm:
             time.sleep(0.2)
 
 
-def _execute_here(unit: Unit, session: Session) -> Outcome:
+def _execute_here(unit: Unit, session: Session) -> UnitOutcome:
     """A job on this machine: SIGTERM ends it, which submitit makes its jobs ignore."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return execute(unit, session)

@@ -68,7 +68,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class UnitOutcome:
     """How one try of a unit ended."""
 
     key: str
@@ -106,16 +106,16 @@ def code_digest(root: Path = Path(__file__).parent.parent) -> str:
     return digest.hexdigest()[:16]
 
 
-def execute(unit: Unit, session: Session) -> Outcome:
+def execute(unit: Unit, session: Session) -> UnitOutcome:
     """Run one unit in this process, its output going to a log of its own; never raises for what the unit does."""
     place = f"host {os.uname().nodename}, process {os.getpid()}"
     if not _appears(Path(session.token), session.patience):
         folder = Path(session.logs).parent
         reason = f"the output folder is not shared: {place} does not see this run in {folder}; choose a folder on a "
-        return Outcome(unit.key, "refused", reason + "disk that every worker mounts at the same path")
+        return UnitOutcome(unit.key, "refused", reason + "disk that every worker mounts at the same path")
     if code_digest() != session.code:
         reason = f"{place} has other code of dasmil than the coordinator; install the same version everywhere"
-        return Outcome(unit.key, "refused", reason)
+        return UnitOutcome(unit.key, "refused", reason)
     if Path(session.folder).is_dir():
         os.chdir(session.folder)
     os.environ["OMP_NUM_THREADS"] = str(session.threads)
@@ -134,13 +134,13 @@ def execute(unit: Unit, session: Session) -> Outcome:
         except Exception as error:
             traceback.print_exc()
             if _out_of_memory(error):
-                return Outcome(unit.key, "out-of-memory", f"ran out of memory (see {log.name})")
+                return UnitOutcome(unit.key, "out-of-memory", f"ran out of memory (see {log.name})")
             known = isinstance(error, DasmilError)
             reason = str(error) if known else f"{type(error).__name__}: {error} (see {log.name})"
-            return Outcome(unit.key, "failed" if known else "crashed", reason)
+            return UnitOutcome(unit.key, "failed" if known else "crashed", reason)
     if not Path(unit.result).exists():
-        return Outcome(unit.key, "crashed", f"ended without its result {unit.result}")
-    return Outcome(unit.key, "done")
+        return UnitOutcome(unit.key, "crashed", f"ended without its result {unit.result}")
+    return UnitOutcome(unit.key, "done")
 
 
 def _out_of_memory(error: Exception) -> bool:

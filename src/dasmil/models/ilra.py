@@ -17,7 +17,7 @@ from dasmil.nn.multihead import MultiHead
 from dasmil.nn.nystrom import LayerNorm
 
 
-class Read(nn.Module):
+class GatedRead(nn.Module):
     """T(Q, K): O = q + MHA(q, k, v), O = O + ReLU(W O), [LayerNorm after each], [O * SiLU(gate Q)].
 
     q, k, v are linear in Q, K, K, before the projections of the MHA itself, as in the published program.
@@ -51,8 +51,8 @@ class Layer(nn.Module):
     def __init__(self, in_features: int, features: int, heads: int, rank: int, norm: bool) -> None:
         super().__init__()
         self.latent = _latent(rank, features)
-        self.read = Read(features, in_features, features, heads, norm, True)
-        self.write = Read(in_features, features, features, heads, norm, True)
+        self.read = GatedRead(features, in_features, features, heads, norm, True)
+        self.write = GatedRead(in_features, features, features, heads, norm, True)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         batch = x.shape[:-2]
@@ -68,7 +68,7 @@ class ILRAAggregator(nn.Module):
         sizes = [in_features, *[features] * (layers - 1)]
         self.layers = nn.ModuleList(Layer(size, features, heads, rank, norm) for size in sizes)
         self.seed = _latent(1, features)
-        self.pool = Read(features, features, features, heads, norm, False)
+        self.pool = GatedRead(features, features, features, heads, norm, False)
 
     def forward(self, z: Tensor, coords: Tensor, mask: Tensor | None, section: Tensor | None) -> Aggregated:
         for layer in self.layers:

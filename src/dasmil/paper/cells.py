@@ -66,7 +66,7 @@ MODEL_ORDER = (*_FIRST, *(name for name in TABLE_MODELS if name not in (*_FIRST,
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One training of several seeds on one data set; its figures fill one place of a table."""
 
     table: str
@@ -108,7 +108,7 @@ def table_rows(table: str) -> tuple[str, ...]:
 
 def make_cell(
     table: str, row: str, dataset: str, protocol: str, *, seeds: int | None = None, quick: bool = False
-) -> Cell:
+) -> GridCell:
     """The cell of a row and data set. The full model of the ablation table is the das-mil of the collage table."""
     if row not in table_rows(table):
         raise unknown_name(f"row of the table {table}", row, table_rows(table))
@@ -118,7 +118,7 @@ def make_cell(
     if table == "ablations":
         model, options = (row if row in MODELS else "das-mil"), ABLATIONS[row]
     count = seeds or (QUICK_SEEDS if quick else TUNED_SEEDS if (table, row) == ("tuned", "das-mil") else SEEDS)
-    return Cell(
+    return GridCell(
         table,
         protocol,
         row,
@@ -139,7 +139,7 @@ def table_cells(
     datasets: Sequence[str] = DATASETS,
     seeds: int | None = None,
     quick: bool = False,
-) -> list[Cell]:
+) -> list[GridCell]:
     """The cells of a table in the order in which they are worth filling."""
     known = table_rows(table)
     for row in rows or ():

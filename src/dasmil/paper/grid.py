@@ -21,8 +21,8 @@ from dasmil.errors import DataError, InputError
 from dasmil.files import differences, finite, read_json, write_json
 from dasmil.models import MODELS, resolve_options
 from dasmil.paper.cells import MODEL_ORDER, QUICK_EPOCHS, held_out
-from dasmil.paper.stored import Predictions, made_with, read_arrays, write_predictions
-from dasmil.stats.pairs import Kernel, scores
+from dasmil.paper.stored import StoredPredictions, made_with, read_arrays, write_predictions
+from dasmil.stats.pairs import PairScores, scores
 from dasmil.train.recipes import load_recipe
 
 LEARNING_RATES = (1e-2, 1e-3, 1e-4)
@@ -35,7 +35,7 @@ DATASET = "mnist-collage"
 
 
 @dataclass(frozen=True)
-class Setting:
+class GridSetting:
     """One point of the grid and its balanced accuracy on the three sets."""
 
     lr: float
@@ -139,7 +139,7 @@ def run_grid_unit(plan: dict[str, Any], result: str) -> None:
     large = np.packbits(logits.pop("test-large") >= 0, axis=1)
     bags_large = labels.pop("test-large")
     path = Path(result)
-    write_predictions(path.with_suffix(".npz"), Predictions(labels, logits), positive_large=large)
+    write_predictions(path.with_suffix(".npz"), StoredPredictions(labels, logits), positive_large=large)
     arrays = read_arrays(path.with_suffix(".npz"))
     manifest = {
         "format": FORMAT,
@@ -152,7 +152,9 @@ def run_grid_unit(plan: dict[str, Any], result: str) -> None:
     write_json(path, manifest)
 
 
-def _settings(plan: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], labels_large: NDArray[Any]) -> list[Setting]:
+def _settings(
+    plan: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], labels_large: NDArray[Any]
+) -> list[GridSetting]:
     options = plan["options"]
     settings = []
     large = np.unpackbits(arrays["positive_large"], axis=1, count=len(labels_large))
@@ -161,10 +163,10 @@ def _settings(plan: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], label
             name: scores(arrays[f"labels.{name}"], arrays[f"logits.{name}"][row : row + 1])
             for name in ("validation", "test")
         }
-        right = Kernel(labels_large, np.where(large[row], 1.0, -1.0)).right
+        right = PairScores.of(labels_large, np.where(large[row], 1.0, -1.0)).right
         values = {name: scored[name]["balanced_accuracy"]["mean"] for name in scored}
         settings.append(
-            Setting(
+            GridSetting(
                 lr, decay, options.get("hidden"), options.get("pooling"),
                 values["validation"], scored["validation"]["auroc"]["mean"], values["test"],
                 float(np.mean([right[labels_large == c].mean() for c in (0, 1)])),
@@ -208,11 +210,11 @@ class Choice:
     dataset: str
     parts: int
     parts_planned: int
-    by_validation: Setting
-    by_test: Setting
+    by_validation: GridSetting
+    by_test: GridSetting
     paper: str
-    """The paper's best setting, in the words of Setting.text."""
-    as_paper: Setting | None
+    """The paper's best setting, in the words of GridSetting.text."""
+    as_paper: GridSetting | None
     """What that setting has; None if it is not a finished point of the grid."""
 
     @property
@@ -222,7 +224,7 @@ class Choice:
 
 def choices(results: Path, protocol: str) -> list[Choice]:
     """For every model with finished parts: the setting that validation chooses, and the one the test set would."""
-    found: dict[tuple[str, str], list[Setting]] = {}
+    found: dict[tuple[str, str], list[GridSetting]] = {}
     parts: dict[tuple[str, str], int] = {}
     for path in grid_files(results):
         manifest = _read(path)
@@ -230,7 +232,7 @@ def choices(results: Path, protocol: str) -> list[Choice]:
         if plan["protocol"] != protocol:
             continue
         key = (plan["model"], plan["dataset"])
-        found.setdefault(key, []).extend(Setting(**s) for s in manifest["settings"])
+        found.setdefault(key, []).extend(GridSetting(**s) for s in manifest["settings"])
         parts[key] = parts.get(key, 0) + 1
     result = []
     for model, dataset in sorted(found, key=lambda key: (MODEL_ORDER.index(key[0]), key[1])):
@@ -278,4 +280,4 @@ def _paper_setting(model: str) -> str:
     hidden = options["hidden"] if "hidden" in known else None
     pooling = options["pooling"] if "pooling" in known else None
     rates = recipe.training["lr"], recipe.training["weight_decay"]
-    return Setting(*rates, hidden, pooling, 0.0, 0.0, 0.0, 0.0).text()
+    return GridSetting(*rates, hidden, pooling, 0.0, 0.0, 0.0, 0.0).text()

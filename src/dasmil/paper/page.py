@@ -9,7 +9,7 @@ from dasmil import vocabulary
 from dasmil.models import MODELS
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice, grid_claims
-from dasmil.paper.tables import TITLES, DistanceValue, Entry, claims, leak
+from dasmil.paper.tables import TITLES, DistanceValue, PrintedEntry, claims, leak
 from dasmil.paper.text import (
     DISTANCE_HEAD,
     NOT_RUN,
@@ -30,7 +30,7 @@ POSITION_COLOUR = {"relative": ACCENT, "absolute": ORANGE, "none": GREY}
 def write_tables_page(
     path: Path,
     protocol: str,
-    tables: dict[str, list[Entry]],
+    tables: dict[str, list[PrintedEntry]],
     values: Sequence[DistanceValue],
     grid: Sequence[Choice],
     *,
@@ -111,7 +111,7 @@ def _claimed(grid: Sequence[Choice], dataset: str) -> Picture | None:
     return picture(figure, f"{dataset}: what choosing on the test bags claims and has", note)
 
 
-def _headlines(tables: dict[str, list[Entry]]) -> list[Headline]:
+def _headlines(tables: dict[str, list[PrintedEntry]]) -> list[Headline]:
     found = []
     for table, recipe in (("tuned", "tuned"), ("collage", "the paper's")):
         rows = [e for e in tables.get(table, []) if e.row == "das-mil" and e.cell]
@@ -127,7 +127,7 @@ def _headlines(tables: dict[str, list[Entry]]) -> list[Headline]:
     return found
 
 
-def _table_sections(table: str, protocol: str, rows: list[Entry], quick: bool) -> list[Section]:
+def _table_sections(table: str, protocol: str, rows: list[PrintedEntry], quick: bool) -> list[Section]:
     """What the table says and its dots first; below them the figures."""
     listed = [entry for entry in rows if entry.cell or not quick]
     pictures = [_dots(rows, dataset, split, protocol) for dataset in DATASETS for split in ("test", "test-large")]
@@ -158,7 +158,7 @@ def _columns(table: str) -> list[str]:
     return [first, "parameters", "train", "test, 100 bags", *difference, "2,000 clean bags", "not fitted", "CPU min"]
 
 
-def _row(entry: Entry, metric: str) -> list[str | Cell]:
+def _row(entry: PrintedEntry, metric: str) -> list[str | Cell]:
     position = {"none": "no positions"}.get(entry.position, entry.position)
     name = Cell(entry.row.replace("-", "\N{NON-BREAKING HYPHEN}"), "" if entry.table == "ablations" else position)
 
@@ -177,7 +177,7 @@ def _row(entry: Entry, metric: str) -> list[str | Cell]:
     return [*row, f"{entry.stuck} of {entry.seeds}" if entry.cell else "–", minutes(entry)]
 
 
-def _dots(rows: list[Entry], dataset: str, split: str, protocol: str) -> Picture | None:
+def _dots(rows: list[PrintedEntry], dataset: str, split: str, protocol: str) -> Picture | None:
     metric = "balanced_accuracy"
     chosen = []
     for entry in rows:
@@ -197,7 +197,7 @@ def _dots(rows: list[Entry], dataset: str, split: str, protocol: str) -> Picture
     return picture(scores(chosen, f"balanced accuracy, {dataset}, {bags}"), f"{dataset}: scores on {bags}")
 
 
-def _manifests(rows: list[Entry]) -> str:
+def _manifests(rows: list[PrintedEntry]) -> str:
     lines = []
     for entry in rows:
         if entry.cell is None:

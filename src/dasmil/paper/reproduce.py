@@ -15,7 +15,7 @@ from dasmil.engine import EngineOptions, Progress, Unit, run_units
 from dasmil.errors import DataError, InputError, unknown_name
 from dasmil.files import differences, finite, write_csv, write_text
 from dasmil.paper import text
-from dasmil.paper.cells import DATASETS, TABLES, Cell, held_out, make_cell, table_cells
+from dasmil.paper.cells import DATASETS, TABLES, GridCell, held_out, make_cell, table_cells
 from dasmil.paper.grid import DATASET as GRID_DATASET
 from dasmil.paper.grid import check_grid_unit, choices, grid_files, grid_plans, grid_units
 from dasmil.paper.stored import cell_path, check_cell, read_cell
@@ -44,7 +44,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Request:
+class ReproductionRequest:
     """What was asked for."""
 
     target: str
@@ -69,7 +69,7 @@ class Request:
 
 
 @dataclass
-class Outcome:
+class Reproduction:
     """What came of it: sentences, files written, cells that failed."""
 
     texts: list[str] = field(default_factory=list)
@@ -81,15 +81,18 @@ class Outcome:
 
 
 def reproduce(
-    asked: Request, folders: Folders, engine: EngineOptions, report: Callable[[Progress], None] | None = None
-) -> Outcome:
+    asked: ReproductionRequest,
+    folders: Folders,
+    engine: EngineOptions,
+    report: Callable[[Progress], None] | None = None,
+) -> Reproduction:
     """Train what is missing, where failures are collected and do not stop the others, then write."""
     for name in asked.datasets or ():
         if name not in DATASETS:
             raise unknown_name("data set of the paper's tables", name, DATASETS)
     if asked.rows and asked.target == "all":
         raise InputError("--models needs one table: its rows differ between collage, ablations, tuned and grid")
-    outcome = Outcome()
+    outcome = Reproduction()
     if asked.train:
         outcome.failed = run_units(_units(asked, folders), folders.runs, engine, report).failed
     write_outputs(asked.protocol, folders.results, outcome, quick=asked.quick)
@@ -107,7 +110,7 @@ def reproduce(
     return outcome
 
 
-def cell_units(cells: Sequence[Cell], folders: Folders) -> list[Unit]:
+def cell_units(cells: Sequence[GridCell], folders: Folders) -> list[Unit]:
     """The work of these cells; a cell that was filled with other settings is an error, never quietly mixed in."""
     units: dict[str, Unit] = {}
     for cell in cells:
@@ -126,12 +129,12 @@ def cell_units(cells: Sequence[Cell], folders: Folders) -> list[Unit]:
     return list(units.values())
 
 
-def figure_cell(asked: Request) -> Cell:
+def figure_cell(asked: ReproductionRequest) -> GridCell:
     """The model of the attention figure: key and query embeddings, no value embeddings."""
     return make_cell("ablations", "kq", "mnist-collage", asked.protocol, seeds=asked.seeds, quick=asked.quick)
 
 
-def _units(asked: Request, folders: Folders) -> list[Unit]:
+def _units(asked: ReproductionRequest, folders: Folders) -> list[Unit]:
     datasets = asked.datasets or DATASETS
     cells = [
         cell
@@ -156,7 +159,7 @@ def _units(asked: Request, folders: Folders) -> list[Unit]:
     return units
 
 
-def write_outputs(protocol: str, results: Path, outcome: Outcome, *, quick: bool = False) -> None:
+def write_outputs(protocol: str, results: Path, outcome: Reproduction, *, quick: bool = False) -> None:
     """Write every table of this protocol that has a finished cell, and the page."""
     from dasmil.paper.page import write_tables_page
 
@@ -193,7 +196,7 @@ def _write_plain(stem: Path, content: str, head: Sequence[str], cells: Sequence[
     return [stem.with_suffix(suffix) for suffix in (".md", ".csv", ".tex")]
 
 
-def _draw_figure(asked: Request, run: Path, results: Path) -> list[Path]:
+def _draw_figure(asked: ReproductionRequest, run: Path, results: Path) -> list[Path]:
     from dasmil.paper.figures import write_attention_figure
 
     bags = load_dataset("mnist-collage", protocol=asked.protocol, split="test")

@@ -25,7 +25,7 @@ ROUNDING = 1e-6  # summaries are recomputed on other machines, with other number
 
 
 @dataclass(frozen=True)
-class Predictions:
+class StoredPredictions:
     """Labels [n] and logits [seeds, n] of every set; logits are kept in half precision, and scored as kept."""
 
     labels: dict[str, NDArray[np.uint8]]
@@ -39,12 +39,12 @@ class Predictions:
         }
 
 
-def collect(run: Run) -> Predictions:
+def collect(run: Run) -> StoredPredictions:
     """The predictions of a finished run."""
     seeds = list(run.seeds.values())
     limit = float(np.finfo(np.float16).max)
     logits = {split: np.array([seed.predictions(split).logits for seed in seeds]) for split in seeds[0].scored}
-    return Predictions(
+    return StoredPredictions(
         {split: found.labels.astype(np.uint8) for split, found in seeds[0].scored.items()},
         {split: np.clip(values, -limit, limit).astype(np.float16) for split, values in logits.items()},
     )
@@ -56,7 +56,7 @@ def cell_path(results: Path, key: str) -> Path:
     return results / table / protocol / f"{row}.{dataset}.json"
 
 
-def write_predictions(path: Path, predictions: Predictions, **more: NDArray[Any]) -> None:
+def write_predictions(path: Path, predictions: StoredPredictions, **more: NDArray[Any]) -> None:
     """One compressed file without pickled objects."""
     arrays: dict[str, Any] = {f"labels.{split}": y for split, y in predictions.labels.items()}
     arrays |= {f"logits.{split}": z for split, z in predictions.logits.items()}
@@ -73,7 +73,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} is not readable ({error}): restore it, or remove its .json to train again") from error
 
 
-def read_predictions(path: Path) -> Predictions:
+def read_predictions(path: Path) -> StoredPredictions:
     """The predictions beside a cell's manifest."""
     arrays = read_arrays(path)
     parts: dict[str, dict[str, NDArray[Any]]] = {"labels": {}, "logits": {}}
@@ -83,11 +83,11 @@ def read_predictions(path: Path) -> Predictions:
             parts[kind][split] = array
     if set(parts["labels"]) != set(parts["logits"]) or not parts["labels"]:
         raise DataError(f"{path} has labels of {sorted(parts['labels'])} but logits of {sorted(parts['logits'])}")
-    return Predictions(parts["labels"], parts["logits"])
+    return StoredPredictions(parts["labels"], parts["logits"])
 
 
 def write_cell(
-    path: Path, plan: Mapping[str, Any], predictions: Predictions, run: Run, *, cpu_seconds: float | None
+    path: Path, plan: Mapping[str, Any], predictions: StoredPredictions, run: Run, *, cpu_seconds: float | None
 ) -> None:
     """Write predictions, then the manifest: a cell whose manifest exists is complete."""
     write_predictions(path.with_suffix(".npz"), predictions)

@@ -28,7 +28,7 @@ AGREES_WITHIN_STD, AGREES_WITHIN = 3.0, 0.05
 
 
 @dataclass(frozen=True)
-class Entry:
+class PrintedEntry:
     """One row of a table on one data set; cell is None while it has not been run."""
 
     table: str
@@ -92,14 +92,14 @@ def _printed(table: str, row: str, dataset: str) -> dict[str, Any]:
     return {}  # the tuned recipe is ours
 
 
-def entries(table: str, protocol: str, results: Path) -> list[Entry]:
+def entries(table: str, protocol: str, results: Path) -> list[PrintedEntry]:
     """All rows of a table on both data sets, filled or not, in the order of print."""
     found = []
     for dataset in DATASETS:
         for row in table_rows(table):
             cell = make_cell(table, row, dataset, protocol)
             path = cell_path(results, cell.key)
-            entry = Entry(
+            entry = PrintedEntry(
                 table, row, cell.model, dataset,
                 "relative" if row in DISTANCE_ROWS else MODELS[cell.model].position, read_cell(path),
                 path.with_suffix(".npz"), _printed(table, row, dataset),
@@ -142,7 +142,7 @@ def distance_values(protocol: str, results: Path) -> list[DistanceValue]:
     return found
 
 
-def claims(table: str, rows: list[Entry]) -> list[str]:
+def claims(table: str, rows: list[PrintedEntry]) -> list[str]:
     """What a table says in sentences, each computed from its figures."""
     done = [entry for entry in rows if entry.cell is not None]
     texts = [f"{len(done)} of {len(rows)} cells have been run."] if len(done) < len(rows) else []
@@ -170,7 +170,7 @@ def claims(table: str, rows: list[Entry]) -> list[str]:
     return texts
 
 
-def leak(rows: list[Entry]) -> list[str]:
+def leak(rows: list[PrintedEntry]) -> list[str]:
     """How the models do on the positive test bags of the published split, which repeat training layouts, and elsewhere.
 
     Only positive bags leak, so a leak shows as a gain in sensitivity without one in specificity.
@@ -196,7 +196,7 @@ def leak(rows: list[Entry]) -> list[str]:
     ]
 
 
-def _order(dataset: str, done: list[Entry]) -> list[str]:
+def _order(dataset: str, done: list[PrintedEntry]) -> list[str]:
     """Whether attention with relative distances beats all others on the large clean test set."""
     means = {entry.row: float(entry.cell["summary"]["test-large"]["balanced_accuracy"]["mean"])
              for entry in done if entry.cell is not None}  # fmt: skip
@@ -213,7 +213,7 @@ def _order(dataset: str, done: list[Entry]) -> list[str]:
     ]
 
 
-def _beside(dataset: str, done: list[Entry], title: str, rows: tuple[str, ...]) -> list[str]:
+def _beside(dataset: str, done: list[PrintedEntry], title: str, rows: tuple[str, ...]) -> list[str]:
     """How rows that are not the paper's do beside das-mil and sa, best first."""
     means = {entry.row: float(entry.cell["summary"]["test-large"]["balanced_accuracy"]["mean"])
              for entry in done if entry.cell is not None and entry.row in ("das-mil", "sa", *rows)}  # fmt: skip
@@ -223,7 +223,7 @@ def _beside(dataset: str, done: list[Entry], title: str, rows: tuple[str, ...]) 
     return [f"{dataset}, 2,000 clean bags, {title}: {', '.join(f'{r} {means[r]:.3f}' for r in ranked)}."]
 
 
-def _while_training(entry: Entry) -> str:
+def _while_training(entry: PrintedEntry) -> str:
     assert entry.cell is not None
     seen = [status["last_epoch"]["train_balanced_accuracy"] for status in entry.cell["seeds"]]
     mean, printed = sum(seen) / len(seen), entry.printed("train", "balanced_accuracy")
@@ -233,7 +233,7 @@ def _while_training(entry: Entry) -> str:
     )
 
 
-def _threshold(entry: Entry) -> str:
+def _threshold(entry: PrintedEntry) -> str:
     values, true = entry.thresholds, TRUE_DISTANCE[entry.dataset]
     worst = max(abs(value / true - 1) for value in values)
     return (

@@ -8,7 +8,7 @@ from typing import Any
 from dasmil import vocabulary
 from dasmil.paper.cells import DATASETS
 from dasmil.paper.grid import Choice, grid_claims
-from dasmil.paper.tables import TITLES, DistanceValue, Entry, claims, leak
+from dasmil.paper.tables import TITLES, DistanceValue, PrintedEntry, claims, leak
 from dasmil.stats.pairs import METRICS
 
 QUICK = "A quick run of a few epochs and seeds, for trying out: too small to compare with the paper."
@@ -29,7 +29,7 @@ def trusted(figure: dict[str, Any] | None) -> str:
     return "–" if figure is None else f"{figure['mean']:.3f} [{figure['interval'][0]:.3f}, {figure['interval'][1]:.3f}]"
 
 
-def minutes(entry: Entry) -> str:
+def minutes(entry: PrintedEntry) -> str:
     seconds = None if entry.cell is None else entry.cell["cpu_seconds"]
     return "–" if seconds is None else f"{seconds / 60:.1f}"
 
@@ -41,7 +41,7 @@ def header(table: str) -> list[str]:
     return [*first, *paper, *middle, "2,000 clean bags [95 %]", "not fitted", "CPU min"]
 
 
-def cells_of(entry: Entry, metric: str) -> list[str]:
+def cells_of(entry: PrintedEntry, metric: str) -> list[str]:
     """The cells of one row, in the order of `header`."""
     if entry.cell is None:
         row = [entry.row, entry.position, "–", NOT_RUN]
@@ -65,7 +65,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> lis
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def markdown(table: str, protocol: str, rows: list[Entry]) -> str:
+def markdown(table: str, protocol: str, rows: list[PrintedEntry]) -> str:
     """One section per data set and metric, below what the table says."""
     lines = [f"# {TITLES[table]} ({protocol} protocol)", ""]
     lines += [
@@ -86,7 +86,7 @@ def markdown(table: str, protocol: str, rows: list[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def csv_rows(rows: list[Entry]) -> list[dict[str, Any]]:
+def csv_rows(rows: list[PrintedEntry]) -> list[dict[str, Any]]:
     """One line per row, data set, metric and set of bags; empty where nothing has been run or printed."""
     lines = []
     for entry in rows:
@@ -107,9 +107,9 @@ def csv_rows(rows: list[Entry]) -> list[dict[str, Any]]:
     return lines
 
 
-def latex(table: str, protocol: str, rows: list[Entry]) -> str:
+def latex(table: str, protocol: str, rows: list[PrintedEntry]) -> str:
     """A booktabs table in the layout of the paper's: both data sets side by side, balanced accuracy."""
-    by_row: dict[str, dict[str, Entry]] = {}
+    by_row: dict[str, dict[str, PrintedEntry]] = {}
     for entry in rows:
         by_row.setdefault(entry.row, {})[entry.dataset] = entry
     paper = table != "tuned"

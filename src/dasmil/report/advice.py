@@ -14,6 +14,7 @@ from dasmil.runs import Run, Verdict, read_library
 DOCTOR = (
     "slide_table", "slide_column", "label_column", "patient_column", "split_column", "site_column", "positive", "mpp",
     "tile_um", "scale_table", "bag_column", "x_column", "y_column", "one_hot", "feature_columns", "unit",
+    "task", "time_column", "event_column", "time_unit", "target_columns", "per_patient",
 )  # fmt: skip
 """What the doctor takes of the options that a cohort was given with."""
 FOLDS = 5
@@ -63,10 +64,10 @@ def next_steps(run: Run, judged: Verdict) -> list[tuple[str, str]]:
             "A rule that sees no positions does as well: take the model that sees none; distance may not count.",
             _train(cohort, run.origin, f"{run.path}-{BLIND}", "--model", BLIND, *_settings(run, options=False)),
         ))  # fmt: skip
-    if best == "pairs":
+    if best in ("pairs", "contacts"):
         steps.append((
-            "How near two types of instances come tells the classes apart, which this run missed: start it with more "
-            "seeds, and report the rule.",
+            "How near two types of instances come says more than this run found: start it with more seeds, and report "
+            "the rule.",
             _train(cohort, run.origin, f"{run.path}-seeds", *_model(run), *_settings(run), "--seeds", "5"),
         ))  # fmt: skip
     if not run.folds and not judged.told and folds:
@@ -97,11 +98,11 @@ def _possible_folds(run: Run) -> int:
     """
     if (run.origin.get("cohort") or {}).get("site_column"):
         return 0
-    owners: dict[int, set[str]] = {number: set() for number in range(run.classes)}
+    owners: dict[int, set[str]] = {number: set() for number in range(run.classes if run.asked.labels else 0)}
     for split in run.splits:
-        if found := run.per_seed(split):
-            for patient, label in zip(found[0].patients, found[0].labels.tolist(), strict=True):
-                owners.get(label, set()).add(patient)
+        for found in run.answers(split)[:1]:
+            for patient, stratum in zip(found.patients, run.asked.strata(found.values).tolist(), strict=True):
+                owners.setdefault(stratum, set()).add(patient)
     fewest = min(map(len, owners.values()))
     return min(FOLDS, fewest) if fewest >= 3 else 0  # one each to test, to validate and to train on
 

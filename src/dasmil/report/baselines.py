@@ -7,24 +7,23 @@ import math
 from dasmil.report.page import Cell, Column, Section, Table
 from dasmil.report.words import decimal, display_name, interval_text, scored_bags
 from dasmil.runs import Run, Verdict
-from dasmil.vocabulary import METRICS
+from dasmil.vocabulary import task_metric
 
 
 def baselines_section(run: Run, judged: Verdict) -> Section:
-    """AUROC of the model and of every baseline on the same bags, and the difference; empty without baselines."""
+    """The main figure of the model and of every baseline on the same bags, the difference, and a second figure."""
     title = "Beside simple rules"
     if not judged.baselines or judged.split is None:
         return Section(title)
     scored = run.summary["splits"][judged.split]
-    ends = scored.get("interval", {}).get("auroc")
-    where = f"AUROC on {judged.split}, {scored_bags(scored)}"
-    columns = [
-        Column(""),
-        *(Column(name, True) for name in (where, "Model minus rule", METRICS["balanced_accuracy"].title)),
-    ]
+    main, second = judged.metric, next((name for name in run.asked.headlines[1:] if name in scored["mean"]), None)
+    ends = scored.get("interval", {}).get(main)
+    where = f"{judged.title} on {judged.split}, {scored_bags(scored)}"
+    titles = (where, "Model minus rule", *([task_metric(second, run.asked.unit)] if second else []))
+    columns = [Column(""), *(Column(name, True) for name in titles)]
     rows: list[list[str | Cell]] = [
-        [display_name(run.model), Cell(decimal(scored["mean"].get("auroc")), interval_text(ends)), "",
-         decimal(scored["mean"].get("balanced_accuracy"))]
+        [display_name(run.model), Cell(decimal(scored["mean"].get(main)), interval_text(ends)), "",
+         *([decimal(scored["mean"].get(second))] if second else [])]
     ]  # fmt: skip
     for name, rule in judged.baselines.items():
         own = rule["splits"].get(judged.split)
@@ -34,8 +33,8 @@ def baselines_section(run: Run, judged: Verdict) -> Section:
         gap = Cell(signed(middle), f"{signed(low)} to {signed(high)}" if low < high else "", low > 0 or high < 0)
         rows.append([
             Cell(rule["title"], rule["sees"]),
-            Cell(decimal(own["mean"].get("auroc")), interval_text(own.get("interval", {}).get("auroc"))),
-            gap, decimal(own["mean"].get("balanced_accuracy")),
+            Cell(decimal(own["mean"].get(main)), interval_text(own.get("interval", {}).get(main))),
+            gap, *([decimal(own["mean"].get(second))] if second else []),
         ])  # fmt: skip
     note = (
         "Rules without a network, fitted on the same training bags and scored on the same bags; types of instances are "

@@ -12,7 +12,7 @@ from dasmil.report.page import Picture, picture
 from dasmil.report.phi import Phi, Truth, phi_figure
 from dasmil.report.style import ACCENT, CLASS_COLOURS
 from dasmil.report.words import bags_text, decimal, display_name, interval_text, seed_name
-from dasmil.runs import Predictions, Run, task_verdict, verdict
+from dasmil.runs import Predictions, Run, verdict
 from dasmil.stats import Roc, confusion_counts, roc_curve
 from dasmil.vocabulary import UNIT_SYMBOL
 
@@ -139,7 +139,7 @@ def distance_pictures(run: Run, truth: Truth | None = None) -> list[Picture]:
 
     Of a model that is no better than chance they come with that verdict.
     """
-    judged = verdict(run) if run.task is None else task_verdict(run)
+    judged = verdict(run)
     phi = phi_picture(run, truth, "" if judged.told else judged.text)
     series = learning_series([(run, ACCENT)], "midpoint_0")
     if phi is None or not series:

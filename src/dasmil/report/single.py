@@ -50,32 +50,30 @@ def run_page(run: Run) -> Page:
     truth = true_distance(run)
     explaining = [*example_pictures(run, split), *distance_pictures(run, truth)]
     scoring = [p for p in (roc_picture(run, split), confusion_picture(run, split)) if p]
-    sections = [Section("Scores", tables=[scores_table(run)])]
-    told = told_by(run)
-    if explaining or told:
-        sections.insert(0, Section("What the model uses", text=told, pictures=explaining))
-        sections.append(Section("How well it separates the bags", pictures=scoring))
-    else:
-        sections.insert(0, Section("How well it separates the bags", pictures=scoring))
-    sections += [
+    told, judged, folds = told_by(run), verdict(run), folds_section(run, split)
+    separation = Section("How well it separates the bags", pictures=scoring)
+    explained = bool(explaining or told)
+    curves = [] if run.out_of_fold else learning_pictures([(run, ACCENT)])
+    sections = [
+        advice_section(run, judged),
+        library_section(run),
+        Section("What the model uses", text=told, pictures=explaining) if explained else separation,
+        classes_section(run, split),
+        baselines_section(run, judged),
+        covariates_section(run),
+        Section("Scores", tables=[scores_table(run)]),
+        *([separation] if explained else []),
         calibration_section(run, split),
         decisions_section(run, split),
         subgroups_section(run),
         maps_section(run),
         localisation_section(run),
+        Section("Learning curves", pictures=curves),
+        *([folds] if folds else []),
+        bags_section(run),
+        data_section(run),
+        configuration_section(run),
     ]
-    if not run.out_of_fold:
-        sections.append(Section("Learning curves", pictures=learning_pictures([(run, ACCENT)])))
-    judged = verdict(run)
-    sections.insert(1 if explaining or scoring else 0, baselines_section(run, judged))
-    sections.insert(2 if explaining or scoring else 1, covariates_section(run))
-    sections.insert(1 if explaining or scoring else 0, classes_section(run, split))
-    sections.insert(0, library_section(run))
-    sections.insert(0, advice_section(run, judged))
-    folds = folds_section(run, split)
-    if folds:
-        sections.append(folds)
-    sections += [bags_section(run), data_section(run), configuration_section(run)]
     return Page(
         title=f"{display_name(run.model)} on {run.dataset}",
         kicker=f"dasmil report, {run.path.resolve().name}",

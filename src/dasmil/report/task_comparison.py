@@ -41,7 +41,7 @@ def write_survival_comparison(
     first = next(iter(read.values()))
     split = first.splits[0]
     for run in read.values():
-        alike = run.task is not None and run.task.kind == "survival" and split in run.splits
+        alike = run.asked.kind == "survival" and split in run.splits
         if not alike or run.data.get("fingerprint") != first.data.get("fingerprint"):
             raise InputError(f"{run.path} is no survival run on the bags of {first.path}: compare like with like")
     known = (

@@ -25,9 +25,8 @@ RESAMPLES = 500
 
 def task_section(run: Run, split: str) -> Section:
     """Curves of risk groups and calibration, scatter and agreement, or the scores of every target."""
-    assert run.task is not None
-    first = run.task.targets[0]
-    if run.task.kind == "multilabel":
+    first = run.asked.targets[0]
+    if run.asked.alone is None:
         return Section("How well it tells each target", pictures=target_pictures(run, split))
     if isinstance(first, TimeTarget):
         return Section("How well it tells risks apart", pictures=survival_pictures(run, split))
@@ -43,13 +42,13 @@ def survival_pictures(run: Run, split: str) -> list[Picture]:
     horizons: Sequence[float] = ()
     for part in run.parts:
         found = part.answers(split)
-        if not found or part.task is None:
+        if not found:
             continue
-        target = part.task.targets[0]
+        target = part.asked.targets[0]
         assert isinstance(target, TimeTarget)
         others = part.answers("val") if split != "val" and "val" in part.splits else part.answers("train")
-        cuts = risk_cuts(part.task.joined([one.outputs for one in others])["risk"])
-        said = part.task.joined([one.outputs for one in found])
+        cuts = risk_cuts(part.asked.joined([one.outputs for one in others])["risk"])
+        said = part.asked.joined([one.outputs for one in found])
         times.append(found[0].values[:, 0])
         events.append(found[0].values[:, 1] == 1)
         member.append(in_groups(said["risk"], cuts))
@@ -62,7 +61,7 @@ def survival_pictures(run: Run, split: str) -> list[Picture]:
     groups = [
         RiskGroup(name, follow[group == k]) for k, name in enumerate(("low risk", "high risk")) if (group == k).any()
     ]
-    unit = run.task.unit if run.task is not None else ""
+    unit = run.asked.unit
     cut_on = "training" if split == "val" else "validation"
     caption = (
         f"{split}, {len(follow)} bags; cut at the median risk of the {cut_on} bags"
@@ -84,9 +83,9 @@ def number_pictures(run: Run, split: str, target: NumberTarget) -> list[Picture]
     truth, said, patients = [], [], []
     for part in run.parts:
         found = part.answers(split)
-        if found and part.task is not None:
+        if found:
             truth.append(found[0].values[:, 0])
-            said.append(part.task.joined([one.outputs for one in found])[target.name])
+            said.append(part.asked.joined([one.outputs for one in found])[target.name])
             patients += found[0].patients
     if not truth:
         return []
@@ -109,9 +108,9 @@ def grade_pictures(run: Run, split: str, target: Target) -> list[Picture]:
     truth, predicted = [], []
     for part in run.parts:
         found = part.answers(split)
-        if found and part.task is not None:
+        if found:
             truth.append(found[0].values[:, 0])
-            predicted.append(part.task.joined([one.outputs for one in found])[target.name])
+            predicted.append(part.asked.joined([one.outputs for one in found])[target.name])
     if not truth:
         return []
     y, p = np.concatenate(truth), np.concatenate(predicted)
@@ -129,11 +128,10 @@ def grade_pictures(run: Run, split: str, target: Target) -> list[Picture]:
 
 def target_pictures(run: Run, split: str) -> list[Picture]:
     """The main figure of every target with its interval, one diagram for each kind of figure."""
-    assert run.task is not None
     scored = run.summary["splits"][split]
     found: dict[str, list[Score]] = {}
-    for target in run.task.targets:
-        key = target.main if len(run.task.targets) == 1 else f"{target.name}.{target.main}"
+    for target in run.asked.targets:
+        key = target.main if len(run.asked.targets) == 1 else f"{target.name}.{target.main}"
         value = scored["mean"].get(key)
         if value is None or not math.isfinite(value):
             continue

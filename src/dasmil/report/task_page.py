@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dasmil.report import figures
+from dasmil.report.advice import advice_section
+from dasmil.report.baselines import baselines_section
 from dasmil.report.covariates import covariates_section
 from dasmil.report.figures import Panel
 from dasmil.report.library import library_section
@@ -27,20 +29,22 @@ from dasmil.report.words import (
     set_bags,
     stuck_notice,
 )
-from dasmil.runs import Answers, Run, task_verdict
+from dasmil.runs import Answers, Run, verdict
 from dasmil.tasks import Task
 from dasmil.vocabulary import task_metric
 
 
 def task_page(run: Run) -> Page:
     """What was asked, the result, the figures that show it, curves, bags, data, configuration."""
-    task = _task(run)
-    split, judged = run.splits[0], task_verdict(run)
+    task = run.asked
+    split, judged = run.splits[0], verdict(run)
     told = told_by(run)
     sections = [
+        advice_section(run, judged),
         library_section(run),
         Section("What the model uses", text=told, pictures=distance_pictures(run, None)),
         task_section(run, split),
+        baselines_section(run, judged),
         covariates_section(run),
         Section("Scores", tables=[scores_table(run)], text=[task.text + "."]),
         subgroups_section(run),
@@ -54,17 +58,16 @@ def task_page(run: Run) -> Page:
     return Page(
         title=f"{display_name(run.model)} on {run.dataset}",
         kicker=f"dasmil report, {run.path.resolve().name}",
-        lead=judged.text if not judged.told else lead_sentence(run),
+        lead=judged.first_sentence or lead_sentence(run),
         headlines=[headline(run, split, name) for name in _headlines(task, run, split)],
-        remarks=[*([lead_sentence(run)] if not judged.told else [judged.text]), measured(run, split)],
+        remarks=[
+            *([lead_sentence(run)] if judged.first_sentence else [judged.text]),
+            measured(run, split),
+            *([judged.against_baselines] if judged.against_baselines and not judged.outdone else []),
+        ],
         notices=[text[0].upper() + text[1:] for text in notices if text],
         sections=[s for s in sections if s.text or s.pictures or s.tables or s.bags or s.folded],
     )
-
-
-def _task(run: Run) -> Task:
-    assert run.task is not None
-    return run.task
 
 
 def _headlines(task: Task, run: Run, split: str) -> list[str]:
@@ -84,7 +87,7 @@ def headline(run: Run, split: str, name: str) -> Headline:
     scored = run.summary["splits"][split]
     between = interval_text(scored["interval"].get(name))
     note = f"95 % interval {between}" if between and "nan" not in between else "no interval"
-    return Headline(task_metric(name, _task(run).unit), decimal(scored["mean"][name]), note)
+    return Headline(task_metric(name, run.asked.unit), decimal(scored["mean"][name]), note)
 
 
 def scores_table(run: Run) -> Table:
@@ -93,7 +96,7 @@ def scores_table(run: Run) -> Table:
     columns = [Column(""), *(Column(f"{name} ({set_bags(run, name)})", True) for name in run.splits)]
     rows: list[list[str | Cell]] = []
     for metric in dict.fromkeys(name for scored in splits.values() for name in scored["mean"]):
-        row: list[str | Cell] = [task_metric(metric, _task(run).unit)]
+        row: list[str | Cell] = [task_metric(metric, run.asked.unit)]
         for name in run.splits:
             scored = splits[name]
             if metric not in scored["mean"]:
@@ -113,7 +116,7 @@ def scores_table(run: Run) -> Table:
 
 def learning(run: Run) -> list[Picture]:
     """Learning curves: losses and the task's own figure on validation bags."""
-    name = _task(run).main
+    name = run.asked.main
     panels = (
         ("train_loss", "Training loss", "loss"), ("val_loss", "Validation loss", "loss"),
         (f"val_{name}", f"Validation {task_metric(name)}", task_metric(name)),
@@ -128,17 +131,17 @@ def learning(run: Run) -> list[Picture]:
 
 def answers_section(run: Run) -> Section:
     """Every bag with its true values and what the seeds say together, as a sortable table."""
-    task = _task(run)
+    task = run.asked
     names: list[str] = []
     rows: list[BagRow] = []
     splits: list[str] = []
     for split in run.splits:
         for part in run.parts:  # every fold has its own bins of time
             found = part.answers(split)
-            if not found or part.task is None:
+            if not found:
                 continue
             splits.append(split)
-            said = part.task.joined([one.outputs for one in found])
+            said = part.asked.joined([one.outputs for one in found])
             names = names or _told(task)
             rows += [_row(task, split, found[0], i, said, names) for i in range(len(found[0].bag_ids))]
     columns = [Column("Bag"), Column("Split"), *(Column(c, True) for c in task.columns)]

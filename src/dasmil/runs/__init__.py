@@ -1,7 +1,13 @@
 """The run directory: its one reader, its one writer, its schemas."""
 
 from dasmil.runs.answers import Answers
-from dasmil.runs.baselines import baseline_predictions, baseline_record, read_baselines, write_baselines
+from dasmil.runs.baselines import (
+    baseline_answers,
+    baseline_predictions,
+    baseline_record,
+    read_baselines,
+    write_baselines,
+)
 from dasmil.runs.covariates import read_covariates, write_covariates
 from dasmil.runs.domain import read_domain, write_domain
 from dasmil.runs.held_out import (
@@ -31,6 +37,7 @@ from dasmil.runs.library import LibrarySummary, read_library
 from dasmil.runs.loading import load_model
 from dasmil.runs.localisation import read_localisation, write_localisation
 from dasmil.runs.maps import MapFacts, StoredMap, read_maps, write_maps
+from dasmil.runs.origin import BuiltIn, Camelyon16, InMemory, Origin, OwnCohort, origin_from
 from dasmil.runs.predictions import Predictions, prediction_rows
 from dasmil.runs.progress import last_written, run_folders, run_progress
 from dasmil.runs.run import Run, Seed, origin_of, read_config, read_summary, seed_of
@@ -39,7 +46,7 @@ from dasmil.runs.schema import (
     CovariateRecord,
     CovariateScore,
     DataRecord,
-    Origin,
+    OriginRecord,
     RunConfig,
     Scores,
     SeedStatus,
@@ -47,7 +54,6 @@ from dasmil.runs.schema import (
     Summary,
 )
 from dasmil.runs.speakers import Speaker, of_seed, speaker_for, speakers
-from dasmil.runs.task_verdict import TaskVerdict, task_verdict
 from dasmil.runs.verdict import Verdict, verdict, verdict_of
 from dasmil.runs.writer import (
     RunWriter,
@@ -62,15 +68,16 @@ from dasmil.runs.writer import (
 )
 
 __all__ = [
-    "REPORT", "Answers", "BaselineScores", "CovariateRecord", "CovariateScore", "DataRecord", "LabelledSet",
-    "LibrarySummary", "MapFacts", "Origin", "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed",
-    "SeedStatus", "SeenBags", "Speaker", "StoredMap", "Summary", "TaskVerdict", "Verdict", "baseline_predictions",
-    "baseline_record", "check_kind", "find_model", "fold_folder", "fold_folders", "forget_folds", "held_out",
-    "held_out_set", "is_begun", "is_finished", "keep_study", "labelled_set", "last_checkpoint", "last_written",
-    "load_model", "model_files", "note_in_data", "of_seed", "origin_of", "patient_folds", "prediction_rows",
-    "read_baselines", "read_clinical", "read_config", "read_covariates", "read_domain", "read_library",
-    "read_localisation", "read_maps", "read_summary", "recalibrated", "recalibration_of", "run_folders",
-    "run_progress", "runs_below", "save_recalibration", "seed_models", "seed_of", "speaker_for", "speakers",
-    "task_verdict", "verdict", "verdict_of", "versions", "write_baselines", "write_clinical", "write_covariates",
-    "write_domain", "write_fold_summary_file", "write_localisation", "write_maps", "write_seen",
+    "REPORT", "Answers", "BaselineScores", "BuiltIn", "Camelyon16", "CovariateRecord", "CovariateScore",
+    "DataRecord", "InMemory", "LabelledSet", "LibrarySummary", "MapFacts", "Origin", "OriginRecord", "OwnCohort",
+    "Predictions", "Run", "RunConfig", "RunWriter", "Scores", "Seed", "SeedStatus", "SeenBags", "Speaker",
+    "StoredMap", "Summary", "Verdict", "baseline_answers", "baseline_predictions", "baseline_record", "check_kind",
+    "find_model", "fold_folder", "fold_folders", "forget_folds", "held_out", "held_out_set", "is_begun",
+    "is_finished", "keep_study", "labelled_set", "last_checkpoint", "last_written", "load_model", "model_files",
+    "note_in_data", "of_seed", "origin_from", "origin_of", "patient_folds", "prediction_rows", "read_baselines",
+    "read_clinical", "read_config", "read_covariates", "read_domain", "read_library", "read_localisation",
+    "read_maps", "read_summary", "recalibrated", "recalibration_of", "run_folders", "run_progress", "runs_below",
+    "save_recalibration", "seed_models", "seed_of", "speaker_for", "speakers", "verdict", "verdict_of", "versions",
+    "write_baselines", "write_clinical", "write_covariates", "write_domain", "write_fold_summary_file",
+    "write_localisation", "write_maps", "write_seen",
 ]  # fmt: skip

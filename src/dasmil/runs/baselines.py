@@ -8,6 +8,7 @@ from typing import Any
 
 from dasmil.files import finite, write_json
 from dasmil.runs import layout
+from dasmil.runs.answers import Answers, read_answers
 from dasmil.runs.predictions import Predictions, read_predictions, write_predictions
 from dasmil.runs.records import read_record
 from dasmil.runs.schema import BaselineRecord, BaselineScores
@@ -31,6 +32,11 @@ def baseline_record(run: Path) -> BaselineRecord:
 def baseline_predictions(run: Path, name: str) -> dict[str, Predictions]:
     """What a baseline says about every bag, by split; of a cross-validation in its folds."""
     return read_predictions(run / layout.BASELINES / f"{name}.csv")
+
+
+def baseline_answers(run: Path, name: str) -> dict[str, Answers]:
+    """The same where the task is no class."""
+    return read_answers(run / layout.BASELINES / f"{name}.csv")
 
 
 def write_baselines(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasmil.files import read_csv, write_csv
+from dasmil.runs.answers import Answers
 from dasmil.runs.schema import broken
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class Predictions:
     def patients(self) -> list[str]:
         """The patient of every bag; a bag without one is its own."""
         return [patient or bag_id for patient, bag_id in zip(self.patient_ids, self.bag_ids)]
+
+    def answers(self) -> Answers:
+        """The same as true values and outputs of the model."""
+        values = np.where(self.labels < 0, np.nan, self.labels)[:, None]
+        return Answers(self.bag_ids, values, self.logits.reshape(len(values), -1), self.patient_ids)
 
     @staticmethod
     def joined(parts: Sequence[Predictions]) -> Predictions:

@@ -15,7 +15,7 @@ from dasmil.runs.records import json_file
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """One run (or cross-validation): what it is, how far it came, and its curves by "fold-0/seed-1" and column.
 
     written: when it last wrote (seconds since 1970); settings: of training and of the model, flat.
@@ -58,7 +58,7 @@ def _parts(path: Path) -> list[Path]:
     return [path] if layout.is_begun(path) else layout.fold_folders(path)
 
 
-def run_progress(path: Path, *, curves: bool = True) -> Progress:
+def run_progress(path: Path, *, curves: bool = True) -> RunProgress:
     """The state of one run; files that are being written, or are damaged, count as not there.
 
     curves: False leaves these out, which is quick.
@@ -81,7 +81,7 @@ def run_progress(path: Path, *, curves: bool = True) -> Progress:
                 column: [float(v) if math.isfinite(v) else None for v in values] for column, values in columns.items()
             }
     options = model.get("options") or {}
-    return Progress(
+    return RunProgress(
         finished=layout.is_finished(path),
         written=last_written(path),
         epoch=max(epochs, default=None),

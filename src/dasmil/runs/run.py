@@ -18,8 +18,18 @@ from dasmil.runs import layout
 from dasmil.runs.answers import Answers, agreeing, read_answers
 from dasmil.runs.predictions import Predictions, read_history, read_predictions, stored_rows, write_predictions
 from dasmil.runs.records import json_file, read_config, read_record, read_summary
-from dasmil.runs.schema import FORMAT, DataRecord, DistanceRow, Origin, RunConfig, SeedStatus, SeenBags, Summary, broken
-from dasmil.tasks import task_from
+from dasmil.runs.schema import (
+    FORMAT,
+    DataRecord,
+    DistanceRow,
+    OriginRecord,
+    RunConfig,
+    SeedStatus,
+    SeenBags,
+    Summary,
+    broken,
+)
+from dasmil.tasks import classification, task_from
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -209,7 +219,9 @@ class Run:
         return _task_of(self.config)
 
     def answers(self, split: str) -> list[Answers]:
-        """What every seed says about a split, where the task is no class; of folds, their bags put together."""
+        """What every seed predicts for a split: true values and outputs; of folds, their bags put together."""
+        if self.task is None:
+            return [part.answers() for part in self.per_seed(split)]
         if self.seeds:
             return agreeing(self.task, split, {s.predictions_file: s.answered for s in self.seeds.values()})
         return [Answers.joined(parts) for parts in zip(*(fold.answers(split) for fold in self.folds))]
@@ -230,9 +242,14 @@ class Run:
         return self.config["model"].get("options") or {}
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> OriginRecord:
         """Where its bags come from, as it was configured."""
         return self.config["data"]
+
+    @property
+    def asked(self) -> Task:
+        """The task, whether it is classification or another."""
+        return self.task or classification(self.class_names)
 
     @property
     def dataset(self) -> str:
@@ -337,7 +354,7 @@ class Run:
         write_json(self.path / layout.SUMMARY, {**self.summary, "splits": {**known, **splits}})
 
 
-def origin_of(model_file: Path) -> Origin:
+def origin_of(model_file: Path) -> OriginRecord:
     """Where the bags of the run came from that a model file lies in (RUN/seed-0/...); empty if it lies in none."""
     folder = model_file.resolve().parent.parent
     if not layout.is_begun(folder) or json_file(folder, layout.CONFIG).get("format") != FORMAT:

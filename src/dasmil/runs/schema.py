@@ -46,7 +46,7 @@ class ModelRecord(_Record):
     options: NotRequired[dict[str, Any]]
 
 
-class Origin(_Record):
+class OriginRecord(_Record):
     """Where the bags of a run come from: a built-in data set, or a cohort of one's own."""
 
     name: NotRequired[str]
@@ -80,7 +80,7 @@ class RunConfig(_Record):
     format: NotRequired[str]
     format_version: NotRequired[int]
     model: ModelRecord
-    data: Origin
+    data: OriginRecord
     training: dict[str, Any]
     task: NotRequired[dict[str, Any]]
     seeds: NotRequired[list[int]]
@@ -99,7 +99,7 @@ class SetFacts(_Record):
     bag_ids: NotRequired[list[str]]
 
 
-class DataRecord(Origin):
+class DataRecord(OriginRecord):
     """data.json: the origin, and the sets of bags that the run has seen."""
 
     fingerprint: NotRequired[str]

@@ -10,7 +10,7 @@ from pathlib import Path
 from dasmil.errors import InputError
 from dasmil.runs import layout
 from dasmil.runs.run import Run, Seed, origin_of, seed_of, task_of
-from dasmil.runs.schema import Origin
+from dasmil.runs.schema import OriginRecord
 from dasmil.tasks import Task
 from dasmil.vocabulary import speaker_text
 
@@ -31,7 +31,7 @@ class Speaker:
         return f"fold {self.fold}, seed {self.seed.number}" if self.fold is not None else f"seed {self.seed.number}"
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> OriginRecord:
         """Where the bags of its run come from; empty for a lone file."""
         return origin_of(self.model_file)
 

@@ -67,7 +67,7 @@ def _corrected(groups: int) -> float:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AurocComparison:
     """The AUROC of the first minus that of the second, its 95 % interval, and two-sided p; margin: tested one-sided.
 
     inferior_p: p of "worse by the margin or more"; below 0.025 the first is non-inferior.
@@ -93,7 +93,7 @@ def compare_aurocs(
     patients: Sequence[str] | None = None,
     *,
     margin: float | None = None,
-) -> Comparison:
+) -> AurocComparison:
     """DeLong's test of two scores of the same bags, by patient; margin: also test for non-inferiority."""
     if margin is not None and not 0 < margin < 1:
         raise InputError(f"the non-inferiority margin is {margin:g}, expected a difference of AUROC such as 0.05")
@@ -103,12 +103,12 @@ def compare_aurocs(
     spread = math.sqrt(max(0.0, float(one @ found.covariance @ one)))
     if not spread > 1e-12:
         if abs(difference) < 1e-12:
-            return Comparison(0.0, 0.0, 0.0, 1.0, margin, None if margin is None else 0.0)
+            return AurocComparison(0.0, 0.0, 0.0, 1.0, margin, None if margin is None else 0.0)
         raise InputError("both scores separate these bags alike for every patient: too few bags to compare them")
     p = float(2 * norm.sf(abs(difference) / spread))
     reach = float(norm.isf(0.025)) * spread
     worse = None if margin is None else float(norm.sf((difference + margin) / spread))
-    return Comparison(difference, difference - reach, difference + reach, p, margin, worse)
+    return AurocComparison(difference, difference - reach, difference + reach, p, margin, worse)
 
 
 def heterogeneity(values: Sequence[float], variances: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ the paper takes seconds instead of minutes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,28 +22,31 @@ Logits = NDArray[np.floating[Any]]
 Labels = NDArray[np.integer[Any]]
 
 
-class Kernel:
+@dataclass(frozen=True, eq=False)
+class PairScores:
     """What one or several runs do on a set of bags, averaged over the runs.
 
     right: how often each bag is classified rightly [n]; wins: how often positive i scores above negative j [n+, n-].
     """
 
-    def __init__(self, labels: Labels, logits: Logits) -> None:
+    positive: NDArray[np.bool_]
+    right: NDArray[np.float64]
+    wins: NDArray[np.floating[Any]]
+
+    @staticmethod
+    def of(labels: Labels, logits: Logits) -> PairScores:
         logits = np.atleast_2d(logits).astype(np.float64)
-        positive = labels == 1
-        self.right = ((logits >= 0) == positive).mean(0)
+        positive = np.asarray(labels == 1)
+        right = ((logits >= 0) == positive).mean(0)
         wins = np.zeros((int(positive.sum()), int((~positive).sum())), np.float32)
         for row in logits:
             a, b = row[positive][:, None], row[~positive][None]
             wins += (a > b) + np.float32(0.5) * (a == b)
-        self.wins = wins / len(logits)
-        self.positive = positive
+        return PairScores(positive, right, wins / len(logits))
 
-    def minus(self, other: Kernel) -> Kernel:
+    def minus(self, other: PairScores) -> PairScores:
         """The difference of two sides on the same bags."""
-        gap = object.__new__(Kernel)
-        gap.positive, gap.right, gap.wins = self.positive, self.right - other.right, self.wins - other.wins
-        return gap
+        return PairScores(self.positive, self.right - other.right, self.wins - other.wins)
 
     def scores(self, positives: NDArray[np.float64], negatives: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Both metrics under weights of the positive bags [draws, n+] and of the negative ones [draws, n-]."""
@@ -68,8 +72,8 @@ def _resamples(labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 def scores(labels: Labels, logits: Logits) -> dict[str, dict[str, Any]]:
     """Per metric: per_seed, mean, std (n - 1), and the 95 % interval of the mean over seeds."""
-    per_seed = [Kernel(labels, row).scores(*_once(labels)) for row in logits]
-    draws = Kernel(labels, logits).scores(*_resamples(labels))
+    per_seed = [PairScores.of(labels, row).scores(*_once(labels)) for row in logits]
+    draws = PairScores.of(labels, logits).scores(*_resamples(labels))
     found: dict[str, dict[str, Any]] = {}
     for metric in METRICS:
         values = np.array([s[metric][0] for s in per_seed])
@@ -84,7 +88,7 @@ def scores(labels: Labels, logits: Logits) -> dict[str, dict[str, Any]]:
 
 def difference(labels: Labels, first: Logits, second: Logits) -> dict[str, dict[str, Any]]:
     """Per metric: mean of the first runs minus mean of the second, with a 95 % interval from paired resamples."""
-    gap = Kernel(labels, first).minus(Kernel(labels, second))
+    gap = PairScores.of(labels, first).minus(PairScores.of(labels, second))
     exact, draws = gap.scores(*_once(labels)), gap.scores(*_resamples(labels))
     return {
         metric: {

@@ -14,7 +14,7 @@ from dasmil.data.cohort import Cohort
 from dasmil.errors import InputError
 from dasmil.models.base import MILModel
 from dasmil.report import write_report
-from dasmil.runs import Run, read_domain, recalibration_of
+from dasmil.runs import OwnCohort, Run, origin_from, read_domain, recalibration_of
 from dasmil.stats import probabilities, summarise
 from dasmil.stats.decisions import check_prevalence, threshold_for_cost
 from dasmil.stats.recalibrate import Recalibration
@@ -96,12 +96,11 @@ def evaluate(
     if out is not None:
         raise InputError("--out is for other bags: give --bags and --labels too (the run's own page is its report)")
     sets = run_sets(stored.origin, split, mnist_dir, stored.path, note)
-    own = "cohort" in stored.origin
+    own = isinstance(origin_from(stored.origin), OwnCohort)
     summary = evaluate_run(Run.read(stored.path), sets, keep=own, recalibrate=recalibrate)
     if own:
-        if not stored.folds and stored.task is None:
-            baselines_again(stored.path, sets)
         if not stored.folds:
+            baselines_again(stored.path, sets)
             covariates_again(stored.path, note)
             subgroups_again(Run.read(stored.path))
         write_report(stored.path)

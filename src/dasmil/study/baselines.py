@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dasmil.errors import DasmilError
-from dasmil.runs import Predictions, Run, baseline_predictions, baseline_record, read_baselines, write_baselines
+from dasmil.runs import (
+    BuiltIn,
+    Camelyon16,
+    Predictions,
+    Run,
+    baseline_predictions,
+    baseline_record,
+    origin_from,
+    read_baselines,
+    write_baselines,
+)
 from dasmil.stats import choose_threshold, mean_difference, summarise
 from dasmil.study.folds import ScoredRun, over_folds
 from dasmil.study.notes import Note, silent
+from dasmil.study.task_baselines import score_task_baselines, summarise_task_folds
 
 if TYPE_CHECKING:
     from dasmil.study.rounds import Round
@@ -25,11 +36,9 @@ def add_baselines(out: Path, rounds: Sequence[Round], folders: Sequence[Path], n
     What is there already, for the same bags and sets, stays. A round that cannot have them (features that are no
     vectors, no held-out bags) is said and left out.
     """
-    if any("name" in part.data or "set" in part.data for part in rounds):  # built-in data and CAMELYON16
+    if any(isinstance(origin_from(part.data), BuiltIn | Camelyon16) for part in rounds):
         return
     if Run.read(folders[0]).out_of_fold:  # default training has simple models among its candidates
-        return
-    if Run.read(folders[0]).task is not None:  # they tell classes apart
         return
     try:
         for part, folder in zip(rounds, folders, strict=True):
@@ -39,7 +48,7 @@ def add_baselines(out: Path, rounds: Sequence[Round], folders: Sequence[Path], n
         note(f"No baselines: {error}")
         return
     if len(rounds) > 1:
-        _summarise_folds(out, folders)
+        (_summarise_folds if Run.read(folders[0]).task is None else summarise_task_folds)(out, folders)
 
 
 def score_baselines(run: Run, train: Sequence[Bag], sets: Mapping[str, Sequence[Bag]]) -> None:
@@ -51,6 +60,9 @@ def score_baselines(run: Run, train: Sequence[Bag], sets: Mapping[str, Sequence[
     stored = baseline_record(run.path)
     there = stored["baselines"] if stored["fingerprint"] == mark else {}
     if not wanted or (there and all(set(wanted) <= set(rule["splits"]) for rule in there.values())):
+        return
+    if run.task is not None:
+        score_task_baselines(run, train, {name: sets[name] for name in wanted}, mark, there)
         return
     fitted = fit_baselines(train, _known_labels(train), classes=run.classes)
     scored = {name: _in_order(run, name, sets[name], fitted.predict(sets[name])) for name in wanted}
@@ -77,7 +89,7 @@ def baselines_again(path: Path, sets: Mapping[str, Sequence[Bag]]) -> None:
         return
     cohort = run_cohort(run.origin)
     numbers = {bag_id: i for i, bag_id in enumerate(cohort.bag_ids)}
-    score_baselines(run, cohort.subset(numbers[bag_id] for bag_id in run.per_seed("train")[0].bag_ids), sets)
+    score_baselines(run, cohort.subset(numbers[bag_id] for bag_id in run.answers("train")[0].bag_ids), sets)
 
 
 def _known_labels(bags: Sequence[Bag]) -> list[int] | None:

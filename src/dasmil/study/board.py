@@ -96,10 +96,10 @@ def _facts(path: Path) -> dict[str, Any]:
         run = Run.read(path)
         split = run.splits[0]
         scored = run.summary["splits"][split]
-        metric = "auroc" if run.task is None else run.task.main
+        metric = run.asked.main
         ends = scored["interval"].get(metric) or (None, None)
         facts |= {
-            "metric": "AUROC" if run.task is None else task_metric(metric, run.task.unit), "split": split,
+            "metric": task_metric(metric, run.asked.unit), "split": split,
             "score": scored["mean"].get(metric), "low": ends[0], "high": ends[1], "bags": scored["n"],
         }  # fmt: skip
     except (DasmilError, KeyError, IndexError) as error:

@@ -30,7 +30,7 @@ from dasmil.study.search import search_study
 from dasmil.study.settings import gather_settings
 from dasmil.study.spec import CohortSpec
 from dasmil.study.training import train_study
-from dasmil.study.trials import Question
+from dasmil.study.trials import TrialSetup
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
@@ -112,7 +112,7 @@ def compare(
         note(f"{name}:")
         given = gather_settings(name, recipe, None, settings, {}, source.preset)
         if open_settings:
-            question = Question(name, 1, "loss", given.training, given.options, given.preset)
+            question = TrialSetup(name, 1, "loss", given.training, given.options, given.preset)
             found = search_study(
                 source, question, open_settings, folder / name, seeds, engine, note, watch, baselines=False
             )
@@ -172,7 +172,7 @@ def _names(runs: Sequence[Run]) -> dict[str, Run]:
 
 def _metric(runs: Mapping[str, Run]) -> str:
     """The metric of the task, which all runs share."""
-    found = {name: "classification" if run.task is None else run.task.kind for name, run in runs.items()}
+    found = {name: run.asked.kind for name, run in runs.items()}
     if len(set(found.values())) > 1:
         each = ", ".join(f"{name}: {kind}" for name, kind in found.items())
         raise InputError(f"the runs have different tasks ({each}): compare runs of one task")

@@ -51,7 +51,7 @@ class ScoredBags:
 
 
 @dataclass(frozen=True)
-class Question:
+class CovariateOutcome:
     """What is asked of bags: how truth and predictions are read from a run, fitted and scored."""
 
     metric: str
@@ -124,7 +124,7 @@ def compare_covariates(spec: CohortSpec, runs: Sequence[Run], cohort: Cohort, no
     }  # fmt: skip
 
 
-def question_of(run: Run) -> Question:
+def question_of(run: Run) -> CovariateOutcome:
     """How this run's bags are asked, by its task."""
     if run.task is None:
         return _classes(run.classes)
@@ -141,7 +141,12 @@ class _Part:
     """A fold (or the only run): bags to fit on, bags to score, and their numbers by name."""
 
     def __init__(
-        self, question: Question, run: Run, split: str, cells: Mapping[str, Cells], composition: dict[str, Array] | None
+        self,
+        question: CovariateOutcome,
+        run: Run,
+        split: str,
+        cells: Mapping[str, Cells],
+        composition: dict[str, Array] | None,
     ) -> None:
         self.question, self.cells, self.composition = question, cells, composition
         self.test = question.read(run, split)
@@ -220,7 +225,7 @@ def _logits(probabilities: Array) -> Array:
     return np.log(p) if p.ndim > 1 else np.log(p / (1 - p))[:, None]
 
 
-def _classes(classes: int) -> Question:
+def _classes(classes: int) -> CovariateOutcome:
     def read(run: Run, split: str) -> ScoredBags:
         seeds = run.per_seed(split)
         first = seeds[0]
@@ -229,10 +234,10 @@ def _classes(classes: int) -> Question:
     def scored(bags: ScoredBags, said: Sequence[Array]) -> ScoredSet:
         return class_set(bags.truth.astype(np.int64), list(said), [0.5] * len(said), bags.patients)
 
-    return Question("auroc", read, lambda x, y: fit_classes(x, y.astype(np.int64), classes), scored, _logits)
+    return CovariateOutcome("auroc", read, lambda x, y: fit_classes(x, y.astype(np.int64), classes), scored, _logits)
 
 
-def _follow_up() -> Question:
+def _follow_up() -> CovariateOutcome:
     def scored(bags: ScoredBags, said: Sequence[Array]) -> ScoredSet:
         follow = FollowUp(bags.truth[:, 0], bags.truth[:, 1] == 1)
         return survival_set(follow, said, bags.patients)
@@ -240,17 +245,17 @@ def _follow_up() -> Question:
     def fit(x: Array, truth: Array) -> Callable[[Array], Array]:
         return fit_cox_risk(x, FollowUp(truth[:, 0], truth[:, 1] == 1))
 
-    return Question("c_index", _read_answers, fit, scored)
+    return CovariateOutcome("c_index", _read_answers, fit, scored)
 
 
-def _number() -> Question:
+def _number() -> CovariateOutcome:
     def scored(bags: ScoredBags, said: Sequence[Array]) -> ScoredSet:
         return numeric_set(bags.truth[:, 0], list(said), bags.patients)
 
-    return Question("r2", _read_answers, lambda x, truth: fit_number(x, truth[:, 0]), scored)
+    return CovariateOutcome("r2", _read_answers, lambda x, truth: fit_number(x, truth[:, 0]), scored)
 
 
-def _order() -> Question:
+def _order() -> CovariateOutcome:
     """Of other targets: linear regressions on the number of the value, scored by how they order bags."""
 
     def scored(bags: ScoredBags, said: Sequence[Array]) -> ScoredSet:
@@ -258,14 +263,13 @@ def _order() -> Question:
         runs = [lambda w, p=p: {"concordance": concordance(y, p, w)} for p in said]
         return replace(numeric_set(y, list(said), bags.patients), runs=runs, ensemble=None)
 
-    return Question("concordance", _read_answers, lambda x, truth: fit_number(x, truth[:, 0]), scored)
+    return CovariateOutcome("concordance", _read_answers, lambda x, truth: fit_number(x, truth[:, 0]), scored)
 
 
 def _read_answers(run: Run, split: str) -> ScoredBags:
-    assert run.task is not None
     seeds = run.answers(split)
     first = seeds[0]
-    return ScoredBags(first.bag_ids, first.patients, first.values, [run.task.answers(seed.outputs) for seed in seeds])
+    return ScoredBags(first.bag_ids, first.patients, first.values, [run.asked.answers(seed.outputs) for seed in seeds])
 
 
 def _all_bags(rounds: Sequence[Round]) -> Cohort:

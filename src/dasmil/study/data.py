@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dasmil.data.memory import MEMORY_GB
 from dasmil.errors import InputError, unknown_name
+from dasmil.runs.origin import CAMELYON16
 from dasmil.study.notes import Note, silent
 from dasmil.study.rounds import Round, cohort_rounds, cohort_words
 from dasmil.study.scale import noted
@@ -17,7 +18,6 @@ from dasmil.study.spec import CohortSpec, cohort_lines
 if TYPE_CHECKING:
     from dasmil.types import Bag
 
-CAMELYON16 = "CAMELYON16"  # the "set" of its runs
 _PATHS = ("mnist_dir", "features", "reference")
 
 

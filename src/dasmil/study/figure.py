@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from dasmil.attribution.ground import layout_of
 from dasmil.errors import InputError, unknown_name
+from dasmil.report import page_of
 from dasmil.report.decisions import decisions_section
 from dasmil.report.explanation.heatmap import ground_figure, map_figure
 from dasmil.report.page import figures_kept, picture
@@ -22,9 +23,7 @@ from dasmil.report.pictures import (
     roc_picture,
 )
 from dasmil.report.saved import FORMATS, compose, save_figure, save_plots
-from dasmil.report.single import run_page
 from dasmil.report.style import ACCENT
-from dasmil.report.task_page import task_page
 from dasmil.runs import Run
 from dasmil.study.explaining import explain_bag, make_folder
 from dasmil.study.ground import ground_of, open_ground
@@ -90,7 +89,7 @@ def make_figure(
     for line in told:
         note(line)
     plots = make_folder(folder / "plots")
-    return [*files, *save_plots(lambda: run_page(stored) if stored.task is None else task_page(stored), plots)]
+    return [*files, *save_plots(lambda: page_of(stored), plots)]
 
 
 def plot_roc(run: Run | str | Path, split: str | None = None) -> Figure:

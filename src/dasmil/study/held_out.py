@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dasmil.errors import DataError, InputError
+from dasmil.runs import BuiltIn, InMemory, OwnCohort, origin_from
 from dasmil.study.data import built_in_split
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import built_in_set, run_cohort
@@ -36,13 +37,16 @@ def run_sets(
     data: Mapping[str, Any], names: Sequence[str] | None, mnist_dir: Path | None, run: Path, note: Note = silent
 ) -> dict[str, Sequence[Bag]]:
     """Sets of the built-in data of a run, or the locked ones of its cohort; by default its test sets."""
-    if "cohort" in data:
-        return dict(held_out_bags(data, names, run, note))
-    if "name" not in data:
-        raise InputError("this run was not trained on built-in data: give the bags to score with --bags and --labels")
-    if not names:
-        names = ["test", "test-large"] if data["protocol"] == "clean" else ["test"]
-    return {name: built_in_split(data["name"], *built_in_set(data["protocol"], name), mnist_dir) for name in names}
+    match origin_from(data):
+        case OwnCohort():
+            return dict(held_out_bags(data, names, run, note))
+        case InMemory():
+            raise InputError(
+                "this run was not trained on built-in data: give the bags to score with --bags and --labels"
+            )
+        case BuiltIn(known, protocol):
+            chosen = names or (["test", "test-large"] if protocol == "clean" else ["test"])
+            return {name: built_in_split(known, *built_in_set(protocol, name), mnist_dir) for name in chosen}
 
 
 def held_out_bags(

@@ -12,7 +12,7 @@ from dasmil.data.tables import is_table
 from dasmil.errors import DataError, InputError, nearest
 from dasmil.models import read_model
 from dasmil.models.base import MILModel
-from dasmil.runs import Origin, Speaker, find_model, model_files, origin_of, speaker_for, speakers
+from dasmil.runs import OriginRecord, Speaker, find_model, model_files, origin_of, speaker_for, speakers
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import read_alike, run_loader, with_scale_of
 from dasmil.study.scale import check_scale
@@ -25,7 +25,7 @@ def models_of(run: Path) -> list[MILModel]:
     return [read_model(file) for file in model_files(run) or [find_model(run)]]
 
 
-def run_origin(run: Path) -> Origin:
+def run_origin(run: Path) -> OriginRecord:
     """What a run notes about the origin of its data (of a cross-validation: its first fold); empty for a model file."""
     return speakers(run)[0].origin if run.is_dir() else {}
 

@@ -14,7 +14,7 @@ from dasmil.data.cells import cell_files, is_table
 from dasmil.data.formats import find_feature_files
 from dasmil.errors import InputError
 from dasmil.models.base import MILModel
-from dasmil.runs import Run, speakers
+from dasmil.runs import OwnCohort, Run, origin_from, speakers
 from dasmil.study.data import built_in_split
 from dasmil.study.held_out import run_sets
 from dasmil.study.lookup import models_of, run_origin
@@ -61,7 +61,7 @@ class LabelledBags:
         known = run_origin(run)
         if self.given.bags is not None:
             bags = labelled_bags(self.given, known, self.note)
-        elif self.data is None and "cohort" in known:  # the bags that this run kept apart
+        elif self.data is None and isinstance(origin_from(known), OwnCohort):  # the bags that this run kept apart
             sets = run_sets(known, None if self.split is None else [self.split], None, run, self.note)
             parts = list(sets.values())
             bags = parts[0] if len(parts) == 1 else [bag for part in parts for bag in part]
@@ -89,7 +89,7 @@ class LabelledBags:
             return str(self.given.bags)
         if self.own_folds(run):
             return f"each fold on its own {self.split or 'test'} bags, mean of the folds"
-        if self.data is None and "cohort" in known:
+        if self.data is None and isinstance(origin_from(known), OwnCohort):
             return f"the run's own bags, {self.split or 'all kept apart'}"
         protocol, split = self._set(known)
         return f"{self.data or known.get('name')}, {protocol} protocol, split {split}"

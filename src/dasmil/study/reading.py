@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dasmil.errors import DataError, InputError
-from dasmil.study.data import CAMELYON16, built_in_split
+from dasmil.runs import BuiltIn, Camelyon16, InMemory, OwnCohort, origin_from
+from dasmil.study.data import built_in_split
 from dasmil.study.notes import Note, silent
 from dasmil.study.scale import check_scale
 from dasmil.study.spec import BagSpec, CohortSpec, cohort_lines
@@ -85,17 +86,19 @@ def _joined(cohort: Cohort, note: Note) -> Cohort:
 
 def run_cohort(data: Mapping[str, Any]) -> Cohort:
     """All bags of a run, read again from what it noted about its cohort."""
-    spec = CohortSpec.from_record(data["cohort"])
+    origin = origin_from(data)
+    assert isinstance(origin, OwnCohort)
+    spec = CohortSpec.from_record(origin.spec)
     labels = None
-    if data.get("set") == CAMELYON16:  # its reference.csv is no label table: it has no header and no training slides
+    if isinstance(origin, Camelyon16):
         from dasmil.paper.camelyon16_labels import camelyon16_labels
 
         assert spec.bags is not None
         assert spec.labels is not None
         labels = camelyon16_labels(spec.bags, spec.labels).rows
     # The classes as the run numbered them: rows that were added to the table since must not renumber them.
-    known = task_from(data["task"]) if data.get("task") else None
-    return spec.load(labels, categories=data["cohort"].get("categories"), classes=data.get("classes"), task=known)
+    known = task_from(origin.task) if origin.task else None
+    return spec.load(labels, categories=origin.spec.get("categories"), classes=origin.classes, task=known)
 
 
 def built_in_set(protocol: str, split: str) -> tuple[str, str]:
@@ -107,19 +110,22 @@ def built_in_set(protocol: str, split: str) -> tuple[str, str]:
 
 def run_loader(data: Mapping[str, Any], mnist_dir: Path | None) -> Callable[[str, str], Bag]:
     """Reads a bag of the run by split and name; what it needs is opened once, at the first call."""
+    origin = origin_from(data)
 
     @cache
     def members(split: str) -> tuple[Sequence[Bag], dict[str, int]]:
-        if "cohort" in data:
-            cohort = run_cohort(data)
-            return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
-        if "name" not in data:
-            raise InputError("this run does not say where its bags are: give them with --bags")
-        bags = built_in_split(data["name"], *built_in_set(data["protocol"], split), mnist_dir)
-        return bags, {bag.bag_id: k for k, bag in enumerate(bags)}
+        match origin:
+            case OwnCohort():
+                cohort = run_cohort(data)
+                return cohort, {bag_id: k for k, bag_id in enumerate(cohort.bag_ids)}
+            case InMemory():
+                raise InputError("this run does not say where its bags are: give them with --bags")
+            case BuiltIn(name, protocol):
+                bags = built_in_split(name, *built_in_set(protocol, split), mnist_dir)
+                return bags, {bag.bag_id: k for k, bag in enumerate(bags)}
 
     def load(split: str, bag_id: str) -> Bag:
-        bags, index = members("" if "cohort" in data else split)
+        bags, index = members("" if isinstance(origin, OwnCohort) else split)
         if bag_id not in index:
             raise DataError(f"bag {bag_id!r} is not where the run found it; put its file back")
         return bags[index[bag_id]]

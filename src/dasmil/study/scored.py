@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 def metric_of(run: Run) -> str:
     """The metric that a run's task is compared by."""
-    return "auroc" if run.task is None else run.task.main
+    return run.asked.main
 
 
 def scored_parts(run: Run, split: str) -> list[ScoredPart]:

@@ -17,8 +17,9 @@ from dasmil.study.progress import Watch, unseen
 from dasmil.study.rounds import Round
 from dasmil.study.settings import Settings, gather_settings
 from dasmil.study.training import Data, finish, study_data
-from dasmil.study.trials import JOURNAL, Journal, Question, Trial, check_search, search_trials
+from dasmil.study.trials import JOURNAL, Journal, Trial, TrialSetup, check_search, search_trials
 from dasmil.study.units import made_with, round_arguments, train_grid, train_on_engine
+from dasmil.tasks import resolve_task
 
 if TYPE_CHECKING:
     from dasmil.engine import EngineOptions
@@ -73,13 +74,13 @@ def search(
     """
     spec = study_data(data, recipe=recipe, folds=folds, split_seed=split_seed)
     chosen = gather_settings(model, recipe, preset, settings, options or {}, spec.preset)
-    question = Question(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
+    question = TrialSetup(model, search_seeds, metric, chosen.training, chosen.options, chosen.preset)
     return search_study(spec, question, {k: list(v) for k, v in grid.items()}, Path(out), seeds, engine, note, watch)
 
 
 def search_study(
     spec: StudyData,
-    question: Question,
+    question: TrialSetup,
     grid: dict[str, list[Any]],
     out: Path,
     seeds: int,
@@ -95,8 +96,7 @@ def search_study(
     folders = [out / name for name in _run_names(len(rounds))]
     _check_folders(out, folders)
     if question.metric is None:
-        task = getattr(rounds[0].train, "task", None)
-        question = replace(question, metric="auroc" if task is None else task.main)
+        question = replace(question, metric=resolve_task(None, rounds[0].train).main)
     for part in rounds:
         if part.val is None or not len(part.val):
             raise InputError("there are no validation bags to choose by: use --protocol clean, or give more patients")
@@ -132,7 +132,7 @@ def search_study(
 
 
 def _ranked(
-    question: Question, part: Round, grid: dict[str, list[Any]], out: Path, title: str, note: Note
+    question: TrialSetup, part: Round, grid: dict[str, list[Any]], out: Path, title: str, note: Note
 ) -> list[Trial]:
     def say(done: int, total: int, trial: Trial) -> None:
         note(_trial_text(f"{title}{done}/{total}", trial, question.metric))
@@ -140,7 +140,7 @@ def _ranked(
     return search_trials(question, part.train, part.val or [], grid, journal=out / JOURNAL, on_trial=say)
 
 
-def _with_best(question: Question, best: Trial) -> Settings:
+def _with_best(question: TrialSetup, best: Trial) -> Settings:
     from dasmil.train.config import TrainingConfig
 
     training = {k: v for k, v in best.settings.items() if k in TrainingConfig.model_fields}

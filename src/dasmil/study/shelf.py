@@ -8,7 +8,7 @@ from typing import Any
 
 from dasmil.errors import InputError, unknown_name
 from dasmil.models import read_model
-from dasmil.runs import Answers, Origin, Predictions, Run, Speaker, of_seed, speakers, task_verdict, verdict
+from dasmil.runs import Answers, OriginRecord, Predictions, Run, Speaker, of_seed, speakers, verdict
 from dasmil.study.ground import open_ground
 from dasmil.study.notes import Note, silent
 from dasmil.study.reading import run_loader, unlabelled_bags
@@ -47,8 +47,7 @@ def run_shelf(
 
 
 def _caveat(stored: Run) -> str:
-    judged = verdict(stored) if stored.task is None else task_verdict(stored)
-    return judged.caveat or ""
+    return verdict(stored).caveat or ""
 
 
 def _first_seed(found: Sequence[Speaker]) -> int:
@@ -207,7 +206,7 @@ def folder_shelf(
     bags: Path,
     given: Mapping[str, Any],
     find_picture: FindPicture,
-    data: Origin | None = None,
+    data: OriginRecord | None = None,
     note: Note = silent,
 ) -> Shelf:
     """Bags that a model or a run has not scored; data: what the run notes about its own, which they are read alike."""

@@ -60,8 +60,8 @@ class BagSpec:
     patient_column
         Column with the patient.
     classes
-        Class names in order, separated by commas; the first is class 0. Default: numbers by value, words by alphabet,
-        the positive one of two last.
+        Class names (or grades) in order, separated by commas; the first is class 0. Default: numbers by value, words by
+        alphabet, the positive one of two last.
     mpp
         Micrometres per level-0 pixel, if the files do not state it; 'nominal' means 10 um / magnification.
     tile_um

@@ -28,10 +28,10 @@ def predict_task(run: Run, bags: Sequence[Bag]) -> list[dict[str, Any]]:
     feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name="given", labelled=False)
     told: list[dict[str, NDArray[np.float64]]] = []
     for part in run.parts:  # every fold has its own bins and its own mean
-        task = _task(part)
+        task = part.asked
         told += [task.shared(outputs) for outputs in model_outputs(part.models(), feed)]
-    mean, spread = _task(run).mean_of(told), {}
-    for name in _first_names(_task(run)):
+    mean, spread = run.asked.mean_of(told), {}
+    for name in _first_names(run.asked):
         values = np.stack([one[name] for one in told])
         spread[f"{name}_sd"] = values.std(0, ddof=1) if len(told) > 1 else None
     return [
@@ -52,10 +52,10 @@ def evaluate_task(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = F
     """
     splits, described, rows = {}, {}, [[] for _ in run.all_seeds]
     for name, bags in sets.items():
-        feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name, task=_task(run))
+        feed = Feed(bags, torch.device("cpu"), memory_gb=MEMORY_GB, name=name, task=run.asked)
         facts, told = feed.facts, []
         for part in run.parts:
-            task, outputs = _task(part), model_outputs(part.models(), feed)
+            task, outputs = part.asked, model_outputs(part.models(), feed)
             reference = part.answers("train")[0].values
             for one in outputs:
                 rows[len(told)] += feed_rows(name, feed, one, task)
@@ -76,11 +76,6 @@ def evaluate_task(run: Run, sets: Mapping[str, Sequence[Bag]], *, keep: bool = F
         "stuck_seeds": summary["stuck_seeds"],
         "selection": summary["selection"],
     }
-
-
-def _task(run: Run) -> Task:
-    assert run.task is not None
-    return run.task
 
 
 def _first_names(task: Task) -> list[str]:

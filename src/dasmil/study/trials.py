@@ -63,7 +63,7 @@ def parse_grid(entries: Sequence[str], model: str) -> dict[str, list[Any]]:
 
 
 @dataclass(frozen=True)
-class Question:
+class TrialSetup:
     """What all trials of a search have in common besides their bags."""
 
     model: str
@@ -76,7 +76,7 @@ class Question:
 
 
 def search_trials(
-    question: Question,
+    question: TrialSetup,
     train: Sequence[Bag],
     val: Sequence[Bag],
     grid: Mapping[str, Sequence[Any]],
@@ -101,7 +101,7 @@ def search_trials(
 
 
 def check_search(
-    question: Question, train: Sequence[Bag], val: Sequence[Bag], grid: Mapping[str, Sequence[Any]]
+    question: TrialSetup, train: Sequence[Bag], val: Sequence[Bag], grid: Mapping[str, Sequence[Any]]
 ) -> None:
     """Refuse, before anything is trained, a setting that cannot be trained and bags that give no score."""
     if question.seeds < 1:
@@ -152,7 +152,7 @@ def _classes(bags: Sequence[Bag]) -> int:
     return max([2, *(label + 1 for label in _labels(bags))])
 
 
-def _job(question: Question, outline: Outline, combination: Mapping[str, Any]) -> Job:
+def _job(question: TrialSetup, outline: Outline, combination: Mapping[str, Any]) -> Job:
     """The job of a setting of the grid, on top of what all trials share."""
     training = {k: v for k, v in combination.items() if k in TrainingConfig.model_fields}
     own = {k: v for k, v in combination.items() if k not in TrainingConfig.model_fields}
@@ -161,7 +161,7 @@ def _job(question: Question, outline: Outline, combination: Mapping[str, Any]) -
 
 
 def train_trials(
-    question: Question, train: Sequence[Bag], val: Sequence[Bag], together: Sequence[Mapping[str, Any]]
+    question: TrialSetup, train: Sequence[Bag], val: Sequence[Bag], together: Sequence[Mapping[str, Any]]
 ) -> list[Trial]:
     """Train settings that differ only in learning rate and weight decay, and score them on the validation bags."""
     outline = _outline(train)
@@ -196,7 +196,7 @@ class Journal:
     One process writes it, however many train; optuna's own lock keeps it whole when two searches share a folder.
     """
 
-    def __init__(self, path: Path, question: Question, train: Sequence[Bag], val: Sequence[Bag]) -> None:
+    def __init__(self, path: Path, question: TrialSetup, train: Sequence[Bag], val: Sequence[Bag]) -> None:
         try:
             import optuna
             from optuna.storages.journal import JournalFileBackend
@@ -265,7 +265,7 @@ def bags_state(bags: Sequence[Bag]) -> Any:
     return Feed(bags, torch.device("cpu"), memory_gb=0.0, name="given", labelled=False).facts.fingerprint
 
 
-def _identity(question: Question, train: Sequence[Bag], val: Sequence[Bag]) -> str:
+def _identity(question: TrialSetup, train: Sequence[Bag], val: Sequence[Bag]) -> str:
     """A name for what the trials of a study have in common, so that a changed search does not reuse old scores."""
     common = {
         "model": question.model, "bags": [bags_state(train), bags_state(val)], "seeds": question.seeds,

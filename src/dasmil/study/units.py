@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dasmil.engine import EngineOptions, Unit
     from dasmil.study.rounds import Round
     from dasmil.study.settings import Settings
-    from dasmil.study.trials import Journal, Question
+    from dasmil.study.trials import Journal, TrialSetup
 
 
 @functools.lru_cache(maxsize=1)
@@ -114,7 +114,7 @@ def train_round(
 def train_grid(
     journals: Sequence[Journal],
     grid: Mapping[str, Sequence[Any]],
-    question: Question,
+    question: TrialSetup,
     source: dict[str, Any],
     out: Path,
     *,
@@ -164,12 +164,12 @@ def search_trials(
 ) -> None:
     """In a worker: train and score a few trials; `apart`, one after the other, which needs less memory."""
     from dasmil.files import write_text
-    from dasmil.study.trials import Question, train_trials
+    from dasmil.study.trials import TrialSetup, train_trials
 
     print("\n".join(map(json.dumps, together)))
     splits = _rounds(json.dumps(source))[number]
     parts = [[one] for one in together] if apart else [together]
-    trials = [t for part in parts for t in train_trials(Question(**question), splits.train, splits.val or [], part)]
+    trials = [t for part in parts for t in train_trials(TrialSetup(**question), splits.train, splits.val or [], part)]
     write_text(Path(result), json.dumps([vars(trial) for trial in trials]))
 
 

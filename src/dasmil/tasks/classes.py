@@ -20,7 +20,7 @@ from dasmil.stats.metrics import METRICS, calibration_curve, choose_threshold
 from dasmil.stats.ranking import auroc, divide
 from dasmil.stats.sets import class_set
 from dasmil.stats.small import class_patients
-from dasmil.tasks.target import Array, Column, Detectable, Said, Target, TargetLoss
+from dasmil.tasks.target import Array, Detectable, LabelColumn, Said, Target, TargetLoss
 from dasmil.vocabulary import A_CLASS, Meaning
 
 
@@ -81,7 +81,7 @@ class ClassTarget(Target):
         return ClassLoss(self, values, balance)
 
     @classmethod
-    def of_column(cls, column: Column) -> ClassTarget:
+    def of_column(cls, column: LabelColumn) -> ClassTarget:
         return cls(column.name, column.names())
 
     @property

@@ -17,7 +17,7 @@ from dasmil.stats.agreement import kappa
 from dasmil.stats.ranking import auroc, divide
 from dasmil.stats.small import class_patients
 from dasmil.tasks.classes import need_every_class
-from dasmil.tasks.target import Array, Column, Said, Target, TargetLoss, concordance
+from dasmil.tasks.target import Array, LabelColumn, Said, Target, TargetLoss, concordance
 from dasmil.vocabulary import ABOVE, Meaning
 
 
@@ -41,7 +41,7 @@ class GradeTarget(Target):
     curvature: ClassVar[float] = 0.25
 
     @classmethod
-    def of_column(cls, column: Column) -> GradeTarget:
+    def of_column(cls, column: LabelColumn) -> GradeTarget:
         return cls(column.name, column.names())
 
     @property

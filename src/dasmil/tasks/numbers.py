@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from dasmil.errors import DataError
 from dasmil.stats.numeric import NUMERIC_METRICS, numeric_scores
-from dasmil.tasks.target import Array, Column, Said, Target, TargetLoss
+from dasmil.tasks.target import Array, LabelColumn, Said, Target, TargetLoss
 from dasmil.vocabulary import Meaning
 
 NumberLoss = Literal["huber", "squared"]
@@ -73,7 +73,7 @@ class NumberTarget(Target):
         return (values - mean) / sd
 
     @classmethod
-    def of_column(cls, column: Column) -> NumberTarget:
+    def of_column(cls, column: LabelColumn) -> NumberTarget:
         return cls(column.name, column.unit, column.loss)  # pyright: ignore[reportArgumentType]
 
     @property

@@ -32,7 +32,7 @@ FAR = 10.0
 
 
 @dataclass(frozen=True)
-class Column:
+class LabelColumn:
     """A column of a label table; names: its different cells in their order; unit, loss: what was given for numbers."""
 
     name: str
@@ -134,7 +134,7 @@ class Target(ABC):
     """What values 0, 1, ... are called, where they are classes or grades."""
 
     @classmethod
-    def of_column(cls, column: Column) -> Self:
+    def of_column(cls, column: LabelColumn) -> Self:
         """The target that a column of a label table holds."""
         raise InputError(f"a target of the kind {cls.kind} is not read from one column ({column.name!r})")
 

@@ -95,7 +95,11 @@ class Attempt:
 
     def keep(self, chosen: list[int]) -> None:
         """Go on with these replicas only."""
-        vars(self).update(vars(self._taken(chosen)))
+        part = self._taken(chosen)
+        self.owners, self.starts, self.specs, self.states = part.owners, part.starts, part.specs, part.states
+        self.replicas, self.best, self.judged = part.replicas, part.best, part.judged
+        self.base_lr, self.weight_decay, self.lr = part.base_lr, part.weight_decay, part.lr
+        self.optimizer, self.stacked, self.why_not_stacked = part.optimizer, part.stacked, part.why_not_stacked
 
     def _taken(self, rows: list[int]) -> Attempt:
         """These replicas, in training by themselves."""

@@ -211,25 +211,7 @@ class Feed:
 
     def part(self, indices: Sequence[int]) -> Feed:
         """Some of the bags as a set of their own; what is in memory is not read again."""
-        chosen = np.asarray(indices)
-        part = object.__new__(Feed)
-        part.bags = Part(self.bags, chosen.tolist())
-        part.device = self.device
-        part.facts = replace(
-            self.facts,
-            ids=tuple(self.facts.ids[i] for i in chosen),
-            patient_ids=tuple(self.facts.patient_ids[i] for i in chosen),
-            labels=self.facts.labels[chosen],
-            targets=self.facts.targets[chosen],
-            sizes=self.facts.sizes[chosen],
-            fingerprint="",
-        )
-        part._groups = None
-        if self._groups is not None:
-            place = np.full(len(self.facts.ids), -1)
-            place[chosen] = np.arange(len(chosen))
-            part._groups = [group.part(place) for group in self._groups if (place[group.members] >= 0).any()]
-        return part
+        return _PartOfFeed(self, np.asarray(indices))
 
     def epoch(
         self,
@@ -281,6 +263,28 @@ class Feed:
 
     def _stream(self, order: Sequence[int]) -> Iterator[Moved]:
         return moved(read_ahead(source(self.bags, self.device), order), self.device)
+
+
+class _PartOfFeed(Feed):
+    """Some of the bags of a feed; what is in memory is not read again."""
+
+    def __init__(self, whole: Feed, chosen: NDArray[np.int64]) -> None:
+        facts = whole.facts
+        self.bags, self.device = Part(whole.bags, chosen.tolist()), whole.device
+        self.facts = replace(
+            facts,
+            ids=tuple(facts.ids[i] for i in chosen),
+            patient_ids=tuple(facts.patient_ids[i] for i in chosen),
+            labels=facts.labels[chosen],
+            targets=facts.targets[chosen],
+            sizes=facts.sizes[chosen],
+            fingerprint="",
+        )
+        self._groups = None
+        if whole._groups is not None:
+            place = np.full(len(facts.ids), -1)
+            place[chosen] = np.arange(len(chosen))
+            self._groups = [group.part(place) for group in whole._groups if (place[group.members] >= 0).any()]
 
 
 def bag_order(

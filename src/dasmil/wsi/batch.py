@@ -48,7 +48,7 @@ class Reporter(Protocol):
 
 
 @dataclass
-class Summary:
+class BatchSummary:
     """What became of all slides; ``ok`` is False if one failed."""
 
     results: list[SlideResult]
@@ -153,7 +153,7 @@ def extract(
     options: RunOptions | None = None,
     reporter: Reporter | None = None,
     engine: EngineOptions | None = None,
-) -> Summary:
+) -> BatchSummary:
     """Make the bags of all slides; writes summary.json and the contact sheet qc/index.html beside them.
 
     engine: spread the slides over processes or machines; without it they are done here, one after the other. reporter:
@@ -191,7 +191,7 @@ def extract(
         _make_folder(out_dir)
         results = _one_by_one(work, out_dir, options, encoder, reporter)
     described = config.described(encoder.name, encoder.sha256, config.tile_px or encoder.input_px)
-    summary = Summary([results[p] for p in paths], described, time.perf_counter() - started, str(out_dir))
+    summary = BatchSummary([results[p] for p in paths], described, time.perf_counter() - started, str(out_dir))
     with replacing(out_dir / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary.as_dict(), indent=1))
     if options.qc:
