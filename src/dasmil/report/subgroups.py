@@ -10,7 +10,7 @@ from dasmil.report.style import ACCENT, GREY
 from dasmil.report.words import decimal, interval_text
 from dasmil.runs import Run, read_clinical
 from dasmil.stats.subgroups import SMALLEST_GROUP, SubgroupRow, Subgroups, column_of
-from dasmil.vocabulary import METRIC_WORDS
+from dasmil.vocabulary import task_metric_of
 
 
 def subgroups_section(run: Run) -> Section:
@@ -23,7 +23,7 @@ def subgroups_section(run: Run) -> Section:
 
 def subgroup_parts(found: Subgroups, split: str = "") -> Section:
     """Table, forest plot and tests."""
-    metric = METRIC_WORDS[found.metric]
+    metric = task_metric_of(found.metric).short
     tests = {test.column: test for test in found.tests}
     rows: list[list[str | Cell]] = [_row(found.overall, "")]
     seen: set[str] = set()
