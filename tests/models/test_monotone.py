@@ -183,16 +183,17 @@ def test_das_mil_passes_the_test_of_false_frequency() -> None:
     assert roc_auc_score(labels, run.predict(test)) > 0.95
 
 
-def test_a_start_finds_near_pairs_of_two_types() -> None:
-    """Before any training: instances 0 and 1 are of the two types, near in the first bag only."""
+@pytest.mark.parametrize("second", [[0.0, 1.0], [-1.0, 0.0]])
+def test_a_start_finds_near_pairs_of_two_types(second: list[float]) -> None:
+    """Before any training: instances 0 and 1 are of the two types, which may be opposites, near in one bag only."""
     model = create_model("das-mil", in_features=2, distance_scale=50.0, monotone=True, heads=2, dropout=0.0).eval()
-    assert model.begin_near(torch.tensor([1.0, 0]), torch.tensor([0, 1.0]), 40.0, 30.0)
+    assert model.begin_near(torch.tensor([1.0, 0]), torch.tensor(second), 40.0, 30.0)
     x = torch.zeros(30, 2)
-    x[0, 0] = x[1, 1] = 1
+    x[0], x[1] = torch.tensor([1.0, 0]), torch.tensor(second)
     places = 500 + 300 * torch.rand(30, 2)
     evidence = []
     for apart in (20.0, 200.0):
         places[0], places[1] = torch.zeros(2), torch.tensor([apart, 0])
-        evidence.append(float(model.aggregator(x, places, None, None).embedding[0]))
+        evidence.append(float(model.aggregator(x, places, None, None).embedding[0].detach()))
     assert evidence[0] > 0.9
     assert evidence[1] < 0.1

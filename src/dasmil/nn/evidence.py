@@ -84,8 +84,9 @@ class PairEvidence(DistanceAwareAttention):
         """Start so that the first head finds instances like ``first`` nearer than theta to one like ``second``.
 
         With s_a(x) = x.first / |first|^2, which is 1 for instances like first and about 0 for others, and s_b likewise,
-        e_ij = SURE s_a(i) s_b(j) + H (s_a(i) + s_b(j)) for near pairs and - H for far ones. H is half of the threshold,
-        so that a near pair of which one end is another instance stays below it, even if there are as many as instances.
+        e_ij = SURE s_a(i) s_b(j) + H (s_a(i) + s_b(j)), where H is 0 for far pairs: below 0 it would turn instances
+        that are the opposite of first and second into evidence. For near pairs H is half of the threshold, so that one
+        whose other end is any other instance stays below it, even if there are as many as instances.
         False where embeddings or a learned sigmoid are missing.
         """
         if self.phi != "sigmoid" or self.key_embed is None or self.query_embed is None:
@@ -100,6 +101,6 @@ class PairEvidence(DistanceAwareAttention):
         for embed in (self.key_embed, self.query_embed):
             assert isinstance(embed, Tensor)
             embed.mul_(QUIET)
-            embed[0, :, 0] = self.threshold[0] / 2 / (self.scale * gain) * torch.tensor([-1.0, 1.0])
+            embed[0, :, 0] = self.threshold[0] / 2 / (self.scale * gain) * torch.tensor([0.0, 1.0])
         self.theta[0], self.beta[0] = theta, KNOWN_STEEPNESS / theta
         return True
