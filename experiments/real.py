@@ -32,6 +32,7 @@ from dasmil.candidates.ridge import Coordinates, fit_chosen
 from dasmil.files import write_json, write_text
 from dasmil.stats import FollowUp, ScoredSet, class_set, difference_of_sets, mean_over_sets, survival_set
 from dasmil.tasks import Task, resolve_task
+from dasmil.train.auto import is_spatial
 from dasmil.types import Bag
 
 Array = NDArray[np.float64]
@@ -90,8 +91,9 @@ def linear_answers(cohort: RealCohort, train: list[Bag], held: list[Bag]) -> dic
     reader = Reader.fitted(train)
     numbers, others = reader.numbers(train), reader.numbers(held)
     found = {}
+    placed = has_places(train)
     for name, values in numbers.items():
-        if name in ("contacts", "neighbours") and not has_places(train):
+        if not placed and is_spatial(name):
             continue
         where = Coordinates.of(values)
         line = fit_chosen(where.rows, objective, patients)
