@@ -58,8 +58,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def own_bags(place: Path) -> dict[str, Path]:
-    return {"bags": place / "own" / "bags", "labels": place / "own" / "labels.csv"}
+def own_bags(place: Path) -> dasmil.BagSpec:
+    return dasmil.BagSpec(bags=place / "own" / "bags", labels=place / "own" / "labels.csv")
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -95,7 +95,7 @@ def test_reports_judge_the_map_on_bags_that_did_not_fit_it(place: Path) -> None:
     page = (place / "run" / "report.html").read_text()
     assert "recalibrated, fitted on the other folds" in page
     with pytest.raises(DataError, match="only be judged on other bags"):
-        evaluate_run(stored, {"test": dasmil.BagSpec(**own_bags(place)).load()})
+        evaluate_run(stored, {"test": own_bags(place).load()})
 
 
 def test_evaluate_scores_recalibrated_probabilities(place: Path) -> None:
@@ -107,6 +107,7 @@ def test_evaluate_scores_recalibrated_probabilities(place: Path) -> None:
     brier = np.mean([(row["probability"] - truth[row["bag_id"]]) ** 2 for row in told])
     assert raw["splits"]["bags"]["ensemble"]["brier"] == pytest.approx(brier)
     assert found["recalibration"] == "platt"
+    assert found["threshold"]["decision"] != raw["threshold"]["decision"]
     assert found["splits"]["bags"]["ensemble"]["brier"] != pytest.approx(brier)
     # a line with a positive slope keeps the order of every model, and thresholds go with it
     for name in ("auroc", "sensitivity", "specificity"):

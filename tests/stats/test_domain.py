@@ -32,6 +32,7 @@ def test_slides_like_those_of_training_are_seldom_unusual_and_shifted_ones_are()
         found = fit_domain(*slides(rng, 80))
         marked.append(found.unusual(found.distance(slides(rng, 40)[0])).mean())
     assert np.mean(marked) <= 0.025, "about one in a hundred"
+    found = fit_domain(*slides(rng, 80))
     assert found.unusual(found.distance(slides(rng, 40, move=2.0)[0])).mean() > 0.95
     # of fewer than 100 slides: those farther than all
     few = fit_domain(*slides(rng, 12))

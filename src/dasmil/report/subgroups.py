@@ -44,13 +44,13 @@ def subgroup_parts(found: Subgroups, split: str = "") -> Section:
         for k, row in enumerate([found.overall, *found.rows])
         if math.isfinite(row.value)
     ]
-    figure = picture(scores(lines, f"{metric}, 95 % interval"), f"{metric} in subgroups") if lines else None
+    pictures = [picture(scores(lines, f"{metric}, 95 % interval"), f"{metric} in subgroups")] if lines else []
     differ = [t.column for t in found.tests if math.isfinite(t.p_holm) and t.p_holm < 0.05]
     tested = [t.column for t in found.tests if math.isfinite(t.p_holm)]
     text = f"{metric} differs between the subgroups of {', '.join(differ)} (p below 0.05 after correction)."
     if not differ:
         text = "No difference between subgroups is shown." if tested else "No column has two subgroups to compare."
-    return Section("Subgroups", text=[text], tables=[Table(columns, rows, note=note)], pictures=[figure] * bool(figure))
+    return Section("Subgroups", text=[text], tables=[Table(columns, rows, note=note)], pictures=pictures)
 
 
 def _name(row: SubgroupRow) -> str:

@@ -72,6 +72,10 @@ def evaluate(
         raise InputError("--subgroups, --prevalence and --missed-cost are for the page of --out: give --out FOLDER too")
     if missed_cost is not None:
         threshold_for_cost(missed_cost)
+    if out is not None and stored.task is not None:
+        raise InputError(
+            f"--out writes a page for runs of classes, and this run has the task {stored.task.kind}: leave --out out"
+        )
     if bags is not None:
         if split:
             raise InputError("--split names sets of the run, but --bags gives other bags: leave one of them out")
@@ -319,6 +323,8 @@ def evaluate_run(
             part += feed_rows(name, feed, values, task.at(cut))
     if keep and not run.folds:
         run.add_scored(kept, described, rows)
+    if fitted is not None and run.classes == 2:
+        threshold = {**threshold, "decision": float(fitted(np.array([run.threshold]))[0])}
     return {
         "splits": splits,
         "threshold": threshold,

@@ -123,8 +123,11 @@ def _sizes(run: Run) -> str:
 
 
 def _missing(run: Run) -> str:
-    left = [str(run.data[key]) for key in ("unmatched", "left_out") if key in run.data]
-    count = "No slide was left out" if not left else "Slides without a label or a readable file were left out"
+    count = (
+        "No slide was left out"
+        if not {"unmatched", "left_out"} & run.data.keys()
+        else "Slides without a label or a readable file were left out"
+    )
     return f"{count}; slides with missing features (NaN) are left out."
 
 

@@ -49,10 +49,6 @@ def write_external(
 
     rows: predictions of every bag without recalibration; parts: their probabilities by fold (a plain run has one).
     """
-    if run.task is not None:
-        raise InputError(
-            f"--out writes a page for runs of classes, and this run has the task {run.task.kind}: leave --out out"
-        )
     labels = np.array([-1 if label is None else label for label in cohort.labels], dtype=np.int64)
     mean = np.mean(parts, axis=0)
     known = LabelledSet(cohort.bag_ids, labels, mean, cohort.patients, np.full(len(labels), run.threshold),
