@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-FOLDS, FOLDS_OF_FEW = 5, 2
+FOLDS, FOLDS_OF_FEW = 4, 2
 FEWEST = 20
 """With fewer images a fold has too few patients for default training."""
 RUN = {"run": "default training"}
