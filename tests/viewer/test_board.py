@@ -36,7 +36,8 @@ def begun(folder: Path, epochs: int, age_s: float) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     grow(folder, epochs)
     for file in folder.rglob("*.json"):
-        os.utime(file, (time.time() - age_s,) * 2)
+        then = time.time() - age_s
+        os.utime(file, (then, then))
 
 
 def grow(folder: Path, epochs: int) -> None:

@@ -43,9 +43,10 @@ def read_edits(text: str, n: int) -> list[Edit]:
 
 
 def _read(part: str, n: int) -> Edit:
-    kind, _, rest = part.partition(":")
+    word, _, rest = part.partition(":")
     ranges, at, by = rest.partition("@")
-    if kind not in get_args(Kind) or not _RANGES.fullmatch(ranges) or bool(at) != (kind == "move"):
+    kind: Kind | None = next((known for known in get_args(Kind) if known == word), None)
+    if kind is None or not _RANGES.fullmatch(ranges) or bool(at) != (kind == "move"):
         raise InputError(f"the edit is {shown(part, 60)}, expected for example drop:0-5.9 or move:12-14@100,-20")
     ends = [one.partition("-") for one in ranges.split(".")]
     spans = [(int(first), int(last or first)) for first, _, last in ends]

@@ -18,7 +18,7 @@ def maps_section(run: Run) -> Section:
     found = read_maps(Path(run.path))
     text = [
         "The surest right and the surest wrong predictions, of different classes. Colour is what an instance "
-        "contributed to the logit. `dasmil view` shows them on their slides, `dasmil figure` saves them for a paper."
+        "contributed to the logit. dasmil view shows them on their slides, dasmil figure saves them for a paper."
     ]
     return Section(title, text=text if found else [], pictures=[_picture(one) for one in found])
 

@@ -102,6 +102,8 @@ def _of_patches(path: Path, shape: tuple[int, int], step: float) -> np.ndarray:
     try:
         with h5py.File(path, "r") as file:
             found = file["coords"]
+            if not isinstance(found, h5py.Dataset):
+                raise ValueError("its coords are no table")
             corners = np.asarray(found[:], dtype=np.float64)
             known = {name: plain(found.attrs[name]) for name in found.attrs}
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
