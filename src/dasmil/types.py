@@ -105,6 +105,8 @@ class Bag:
         return shape[0]
 
     def _numbers(self) -> dict[str, float | None]:
+        if not isinstance(self.targets, Mapping):
+            raise self._error(f"targets are {shown(type(self.targets).__name__)}, expected numbers by name")
         found: dict[str, float | None] = {}
         for name, value in dict(self.targets).items():
             number: Any = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value

@@ -182,6 +182,45 @@ def test_marks_tell_copies_from_others() -> None:
     assert same_content(content(one, places[:6]), content(one[::-1], places[5::-1] + 50))
 
 
+def test_marks_know_a_copy_in_another_unit_and_one_that_holds_everything_twice() -> None:
+    draw = np.random.default_rng(1)
+    kinds = np.eye(3, dtype=np.float32)[draw.integers(0, 3, 200)]
+    places, others = draw.uniform(0, 5, (2, 200, 2))  # in mm
+    assert same_content(content(kinds, places), content(kinds, places * 1000 + 7))
+    assert not same_content(content(kinds, places), content(kinds, others))
+    for width in (8, 64):
+        features = draw.normal(size=(200, width)).astype(np.float32)
+        assert content(features.repeat(2, 0), places.repeat(2, 0)) == content(features, places)
+    noisy = features * (1 + 5e-4 * draw.normal(size=features.shape)).astype(np.float32)  # as from another device
+    assert same_content(content(noisy[:170], places[:170]), content(features, places))
+    alike = np.abs(draw.normal(size=64)).astype(np.float32)  # what all tiles of an encoder have in common
+    slides = [content((alike + 0.5 * draw.normal(size=(200, 64))).astype(np.float32), places) for _ in range(30)]
+    assert not any(same_content(one, other) for i, one in enumerate(slides) for other in slides[:i])
+
+
+def test_instances_that_stand_twice_are_named(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write_bags(tmp_path / "new", 3, seed=6)
+    with h5py.File(new / "s01.h5", "r+") as file:
+        for name in ("features", "coords"):
+            values = file[name][:]
+            values[20:] = values[:10]
+            file[name][:] = values
+    assert run("predict", trained / "run", "--bags", new, "-o", tmp_path / "p.csv") == 0
+    assert "repeated instances: 1 slides hold instances twice" in capsys.readouterr().err
+    assert run("doctor", new) == 0
+    assert "10 of 30 in s01" in capsys.readouterr().out
+
+
+def test_words_for_missing_labels_are_named(tmp_path: Path) -> None:
+    bags = write_bags(tmp_path / "bags", 6)
+    rows = [LabelRow(f"s{i:02d}", "?" if i < 2 else "ab"[i % 2]) for i in range(6)]
+    assert BagSpec(bags=bags).load(rows).report.doubtful == [
+        "'?' counts as a class; empty its cells if the label is missing"
+    ]
+
+
 def test_cohorts_that_are_only_listed_are_not_read(tmp_path: Path) -> None:
     cohort = load_cohort(write_bags(tmp_path / "bags", 2), [LabelRow("s00", "a"), LabelRow("s01", "b")])
     assert cohort.report.looked == {}

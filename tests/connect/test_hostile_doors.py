@@ -6,6 +6,7 @@ import io
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,14 @@ def test_bags_from_python_are_checked_at_the_door() -> None:
             data[index]  # type: ignore[index]
     with pytest.raises(InputError, match="without bags"):
         dasmil.collate_bags([])
+    with pytest.raises(InputError, match=r"seeds are 1\.5, expected a number"):
+        dasmil.fit("mean-pool", [replace(bag, label=k % 2) for k, bag in enumerate(bags)], seeds=1.5)  # type: ignore[arg-type]
+    model = dasmil.create_model("mean-pool", in_features=3)
+    for wrong in ((model, None), ("model.safetensors", bags[0])):
+        with pytest.raises(InputError, match="expected a model"):
+            dasmil.explain(*wrong)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="targets are 'list', expected numbers by name"):
+        replace(bags[0], targets=[1.0])  # type: ignore[arg-type]
     for y in ([None, 1] * 2, [float("nan"), 1.0] * 2, [{}, 1] * 2, [[0], [0, 1]] * 2, 3):
         with pytest.raises(InputError, match=r"^y "):
             dasmil.MILClassifier().fit(bags, y)  # type: ignore[arg-type]

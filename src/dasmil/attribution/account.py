@@ -318,6 +318,9 @@ class Account:
 
 def check_fit(model: MILModel, bag: Bag) -> None:
     """One clear error when the bag is not what the model was made for."""
+    if not isinstance(model, MILModel) or not isinstance(bag, Bag):
+        found = f"{type(model).__name__} and {type(bag).__name__}"
+        raise InputError(f"{found} were given, expected a model (dasmil.load_model reads one) and a dasmil.Bag")
     wanted = tuple(model.encoder.in_shape)
     found = tuple(bag.features.shape[1:])
     if found != wanted:

@@ -26,6 +26,7 @@ def predict(
     sets_by: str | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
     accept: str | None = None,
+    unit: str | None = None,
 ) -> int:
     """Predict every bag of a folder with the mean probability over all seeds (and folds) of a run.
 
@@ -66,6 +67,8 @@ def predict(
         is 1.
     accept
         Accept these errors of `dasmil doctor`, by name, separated by commas: mixed-encoders, swapped-axes.
+    unit
+        Of a table of cells whose positions are not in the unit of the run's: um or px (px needs --mpp).
     """
     from dasmil.cli.display import code_of, say
     from dasmil.files import for_spreadsheets, write_csv
@@ -75,7 +78,7 @@ def predict(
 
     stored = Run.read(run)
     found = BagSpec(bags=bags, mpp=mpp, tile_um=tile_um, scale_table=scale_table, strict=strict,
-                    per_patient=per_patient, slide_table=slide_table, accept=accept)  # fmt: skip
+                    per_patient=per_patient, slide_table=slide_table, accept=accept, unit=unit)  # fmt: skip
     rows = apply.predict(stored, found, recalibrate=recalibrate, sets=sets, sets_by=sets_by, note=say)
     if caveat := verdict(stored).caveat:
         rows = [{**row, "caveat": caveat} for row in rows]

@@ -39,11 +39,12 @@ class Finding:
 def look(file: FeatureFile, scale: Scale, slide: str) -> tuple[dict[str, Any], list[Finding]]:
     """What is known of a slide's file that was read (a row), and what is wrong with it."""
     probe = file.probe
+    marks, repeated = _content(_rows(file.features), file.coords)
     row: dict[str, Any] = {
         "slide": slide, "path": str(probe.path), "format": probe.format, "tiles": probe.n,
         "features": probe.in_features, "encoder": probe.encoder, "tile_um": file.tile_um, "mpp": file.mpp,
         "rule": file.rule, "encoder_sha256": _text(file.metadata.get("encoder_sha256")),
-        "content": content(file.features, file.coords),
+        "content": marks, "repeated": repeated,
     }  # fmt: skip
     return row, [Finding(level, check, message, (slide,)) for level, check, message in check_contents(file, scale, row)]
 
@@ -51,9 +52,10 @@ def look(file: FeatureFile, scale: Scale, slide: str) -> tuple[dict[str, Any], l
 def look_at_bag(bag: Bag) -> dict[str, Any]:
     """What is known of a bag in memory: a row as of a file."""
     coords = bag.coords.numpy()
+    marks, repeated = _content(_rows(bag.features.numpy()), coords)
     return {
         "slide": bag.bag_id, "tiles": len(bag), "features": bag.features[0].numel(),
-        "content": content(bag.features.numpy(), coords),
+        "content": marks, "repeated": 0 if np.ptp(coords, axis=0).max() == 0 else repeated,
         "encoder": _text(bag.metadata.get("encoder")), "encoder_sha256": _text(bag.metadata.get("encoder_sha256")),
         "stride_um": _rounded(measured_stride(coords)) if bag.unit == "um" else None,
     }  # fmt: skip
@@ -78,24 +80,68 @@ def refuse(findings: Iterable[Finding], accepted: Sequence[str]) -> None:
 
 
 ALMOST_ALL = 0.9  # of the instances of a slide differ: a few tiles may be blank
+REPEATED = 0.1  # of a slide's instances: more are a mistake
 MARKS = 16  # of a bag: enough to tell whether it shares half of its instances with another
 
 
 def content(features: np.ndarray, coords: np.ndarray) -> str:
     """What tells a bag from others, whatever it is called: the smallest hashes of its instances.
 
-    Of the features alone, in half precision, so that a copy with instances in another order, moved, cropped or stored
-    in float16 is still known. With their positions in the bag where instances share values (types of cells) or are few:
-    other bags may have the same.
+    Of the features alone, so that a copy with instances in another order, twice, moved, cropped, stored in float16 or
+    extracted again on another device is still known. Where instances share values (types of cells) or are few, other
+    bags may have the same: then with their positions relative to the bag's extent.
+    """
+    return _content(_rows(features), coords)[0]
+
+
+PAIRS = 96
+"""So many pairs of features are compared to tell an instance; of fewer than 16 features there are too few pairs."""
+
+
+def _rows(features: np.ndarray) -> np.ndarray:
+    """What is hashed of every instance: the same for an instance that was stored or computed in another precision.
+
+    Which of two features is larger, for many pairs, does not change with rounding or scale; few features in float16.
     """
     rows = features.reshape(len(features), -1)
+    width = rows.shape[1]
+    if width >= 16:
+        k = np.arange(1, PAIRS + 1)
+        one = k * 2654435761 // 128 % width
+        other = (one + 1 + k * 40503 % (width - 1)) % width
+        return np.packbits(rows[:, one] > rows[:, other], axis=1)
     with np.errstate(over="ignore"):
-        rows = rows if rows.dtype == np.uint8 else rows.astype(np.float16) + np.float16(0)  # -0 is 0
+        return rows if rows.dtype == np.uint8 else rows.astype(np.float16) + np.float16(0)  # -0 is 0
+
+
+def _content(rows: np.ndarray, coords: np.ndarray) -> tuple[str, int]:
+    """The marks of a bag, and how many of its instances repeat another: the same features at the same place."""
     marks = _marks(rows)
-    if len(rows) < MARKS or len(marks) < ALMOST_ALL * len(rows):
-        places = np.round((coords - coords.min(0)).astype(np.float64), 1) + 0.0
-        marks = _marks(np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in (rows, places)], axis=1))
-    return " ".join(sorted(marks)[:MARKS])
+    different = len(rows)
+    if len(rows) < MARKS or len(marks) < len(rows):
+        different = len(_marks(_beside(rows, coords)))
+        if different < MARKS or len(marks) < ALMOST_ALL * different:
+            places = (coords - coords.min(0)).astype(np.float64)
+            extent = places.max()
+            marks = _marks(_beside(rows, np.round(places / extent, 4) + 0.0 if extent else places))
+    return " ".join(sorted(marks)[:MARKS]), len(rows) - different
+
+
+def _beside(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in (rows, places)], axis=1)
+
+
+def check_repeats(rows: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """Instances that a bag holds twice, as a table that was joined wrongly does, weigh twice."""
+    found = [row for row in rows if row.get("repeated") and row["repeated"] > REPEATED * row["tiles"]]
+    if not found:
+        return []
+    names = tuple(row["slide"] for row in found)
+    first = f"{found[0]['repeated']} of {found[0]['tiles']} in {names[0]}"
+    message = (
+        f"{len(names)} slides hold instances twice (same features at one place), for example {first}: they weigh twice"
+    )
+    return [Finding("warning", "repeated instances", message, names)]
 
 
 def _marks(rows: np.ndarray) -> set[str]:
@@ -257,7 +303,33 @@ def check_mixture(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
             counts = ", ".join(f"{value} ({len(slides)} slides)" for value, slides in ranked)
             others = tuple(slide for _, slides in ranked[1:] for slide in slides)
             findings.append(Finding(level, check, f"{column}: {counts}", others))
-    return findings
+    return findings + _check_strides(rows)
+
+
+FEW, UNITS_APART = 20, 50.0
+"""Of fewer instances the stride is not asked. Tissue may be some times denser than other tissue, not UNITS_APART."""
+
+
+def strides_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """How far instances of slides lie apart in um, where there are enough of them to tell."""
+    return {row["slide"]: row["stride_um"] for row in rows if row.get("stride_um") and row["tiles"] >= FEW}
+
+
+def _check_strides(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Slides whose instances lie many times nearer or farther than those of the others: um beside nm or mm."""
+    strides = strides_of(rows)
+    if not strides:
+        return []
+    usual = float(np.median(list(strides.values())))
+    others = tuple(slide for slide, own in strides.items() if not usual / UNITS_APART < own < usual * UNITS_APART)
+    if not others:
+        return []
+    message = f"instances of {len(others)} slides ({shortened(others, 3)}) lie {strides[others[0]]:.3g} um apart"
+    return [
+        Finding(
+            "error", "mixed scales", f"{message}, those of the others {usual:.3g} um: are the units the same?", others
+        )
+    ]
 
 
 SCANNERS = 1.02  # of one cohort they differ in their um per pixel by a part of this without anything being wrong

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, overload
 
-from dasmil.data.checks import Finding, check_copies, check_mixture, check_patients, grouped, look_at_bag
+from dasmil.data.checks import Finding, check_copies, check_mixture, check_patients, check_repeats, grouped, look_at_bag
 from dasmil.data.combine import join_sections, sample_instances
 from dasmil.data.complete import examined, lacking_slides
 from dasmil.data.doctor_tasks import disagreeing
@@ -261,6 +261,7 @@ def load_cohort(
         findings = grouped([one for _, found_there in looks for one in found_there])
         findings += check_mixture(list(looked.values()))
         findings += check_copies(looked.values(), owners) + check_patients(owners.values())
+        findings += check_repeats(looked.values())
         classes_of = {slide.name: slide.label for slide in matched.slides}
         findings += leaking_columns(here, [classes_of[bag.bag_id] for bag in here])
         if task is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dasmil.data.checks import Finding, check_copies, check_mixture, check_patients, grouped, look
+from dasmil.data.checks import Finding, check_copies, check_mixture, check_patients, check_repeats, grouped, look
 from dasmil.data.columns import FurtherColumns
 from dasmil.data.doctor_tasks import TaskShowing, check_task
 from dasmil.data.formats import find_feature_files, probe_features, read_features, slide_name
@@ -128,7 +128,7 @@ def check_cohort(
     shows: Sequence[Showing | TaskShowing] = []
     owners = {row.slide: row.patient for row in known.labels or ()}
     patients = {bag.name: owners.get(plain_slide(bag.name)) or bag.patient for bag in found}
-    findings = findings + check_copies(rows, patients) + check_patients(patients.values())
+    findings = findings + check_copies(rows, patients) + check_patients(patients.values()) + check_repeats(rows)
     if known.labels is not None:
         cohort, shows, more = _check_labels(found, known.labels, known)
         findings = findings + more

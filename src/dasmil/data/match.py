@@ -40,7 +40,9 @@ class Slide:
 
 
 NO_FILE = "has no file"
-WARNED = ("same slides", "leak", "slides disagree")
+MISSING = ("none", "unknown", "missing", "?", "-", "--", ".", "-9", "-99", "-999", "999", "9999")
+"""Words that stand for a missing value in some tables, and may be a class in others."""
+WARNED = ("same slides", "leak", "slides disagree", "repeated instances")
 
 
 @dataclass(frozen=True)
@@ -122,16 +124,18 @@ class CohortReport:
 
     @property
     def doubtful(self) -> list[str]:
-        """Class names that are one number, or one word but for case: most likely one class written in two ways."""
+        """Class names that are most likely one class written in two ways, or a word for a missing value."""
         groups: dict[float | str, list[str]] = {}
         for name in self.classes:
             number = as_number(name)
             groups.setdefault(name.casefold() if number is None else number, []).append(name)
-        return [
+        alike = [
             f"{' and '.join(map(shown, names))} count as {len(names)} classes; write them alike if they are one"
             for names in groups.values()
             if len(names) > 1
         ]
+        missing = [name for name in self.classes if name.casefold() in MISSING]
+        return alike + [f"{shown(name)} counts as a class; empty its cells if the label is missing" for name in missing]
 
     def lines(self) -> list[str]:
         """The report for people."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dasmil.data.columns import LARGEST
 from dasmil.data.labels import LabelRow, TableRow, as_number, class_names, filled, need_values, read_slides
 from dasmil.errors import DataError, InputError, named, shown, unknown_name
 from dasmil.tasks import TARGET_OF_TASK, TARGETS, LabelColumn, Target, Task, multilabel, survival, task_kinds
@@ -115,7 +116,7 @@ def _follow_up(path: Path, header: list[str], rows: Sequence[TableRow], asked: R
                 "it in, or empty both to leave the slide out"
             )
         number = as_number(time)
-        if number is None or not np.isfinite(number):
+        if number is None or not abs(number) < LARGEST:
             raise DataError(
                 f"{path}, line {row.number}: the time is {shown(time)}, expected a number without its unit (say the "
                 "unit with --time-unit)"
@@ -211,7 +212,7 @@ def _value(path: Path, row: TableRow, target: Target) -> float | None:
     if cell is None:
         return None
     value = target.value_of(cell, as_number(cell))
-    if value is None:
-        expected = named(target.classes) if target.classes else "a number without its unit"
+    if value is None or not abs(value) < LARGEST:
+        expected = named(target.classes) if target.classes else f"a number without its unit, below {LARGEST:g}"
         raise DataError(f"{path}, line {row.number}: {shown(target.name)} is {shown(cell)}, expected {expected}")
     return value

@@ -31,8 +31,8 @@ _ALIKE = (
 def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, read_all: bool = False) -> Cohort:
     """Other bags, read as those of a run were (same columns, same order of features and classes) but for what is given.
 
-    All of the report is said for labelled bags; of others only what did not match. read_all: read every file once, and
-    leave out those with NaN features.
+    All of the report is said for labelled bags; of others only what did not match and warnings. read_all: read every
+    file once, and leave out those with NaN features.
     """
     kept = {name: value for name, value in data.get("cohort", {}).items() if name in _ALIKE}
     alone = other.labels is None  # then nothing but the files or a slide table says whose a slide is
@@ -55,7 +55,10 @@ def read_alike(data: Mapping[str, Any], other: BagSpec, note: Note = silent, *, 
         cohort = cohort.by_patient(labelled=False)
     elif trained_so:
         cohort = _joined(cohort, note)
-    for line in cohort_lines(cohort, "as in the run") if other.labels is not None else cohort.report.unmatched:
+    report = cohort.report
+    for line in (
+        cohort_lines(cohort, "as in the run") if other.labels is not None else report.unmatched + report.warnings
+    ):
         note(line)
     return cohort
 

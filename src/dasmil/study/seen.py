@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dasmil.data.checks import Finding, find_copies, plain_patient, refuse
+from dasmil.data.checks import Finding, find_copies, plain_patient, refuse, strides_of
 from dasmil.data.match import shortened
 from dasmil.runs import Run, write_seen
 from dasmil.study.notes import Note
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dasmil.study.rounds import Round
 
 TRAINED, LOCKED = "trained on", "locked test set"
-FEW = 20
 APART = 4.0
 """Instances of a run and of other bags for it lie apart by lengths that differ by less than this factor."""
 
@@ -39,7 +38,7 @@ def note_seen(out: Path, rounds: Sequence[Round]) -> None:
         aside = name in locked or owner in locked  # bags of joined slides are named by their patient
         bags[name] = {"set": LOCKED if aside else TRAINED, "patient": owner, "content": row["content"]}
     rows = list(looked.values())
-    strides = list(_strides(rows).values())
+    strides = list(strides_of(rows).values())
     told = lambda what: sorted({row[what] for row in rows if row.get(what)})  # noqa: E731
     write_seen(out, {
         "encoder": told("encoder"), "encoder_sha256": told("encoder_sha256"),
@@ -54,11 +53,6 @@ def slides_of(entry: Any) -> list[str]:
     return [slide_name(path) for path in entry.paths] or [entry.bag_id]
 
 
-def _strides(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """How far instances of slides lie apart in um, where there are enough of them to tell."""
-    return {row["slide"]: row["stride_um"] for row in rows if row.get("stride_um") and row["tiles"] >= FEW}
-
-
 def check_alike(run: Run, cohort: Cohort, accepted: Sequence[str]) -> None:
     """Refuse bags of another encoder than those that a run was trained on, or with positions in another unit."""
     known = run.seen
@@ -70,7 +64,7 @@ def check_alike(run: Run, cohort: Cohort, accepted: Sequence[str]) -> None:
         if known[what] and (other := sorted(here - set(known[what]))):
             message = f"{what} of the bags is {shortened(other, 3)}, the run was trained on {shortened(known[what], 3)}"
             findings.append(Finding("error", "mixed encoders", f"{message}: extract them with the encoder of the run"))
-    strides = _strides(cohort.report.looked.values())
+    strides = strides_of(cohort.report.looked.values())
     if strides and (usual := known["stride_um"]):
         middle = float(np.median(list(strides.values())))
         if not usual / APART < middle < usual * APART:

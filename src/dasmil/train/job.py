@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -103,7 +103,10 @@ class Job:
 
 def seeds_of(seeds: int | Sequence[int]) -> list[int]:
     """The seeds that a number (5 = 0, 1, 2, 3, 4) or a list of them names."""
-    numbers = list(range(min(seeds, MOST_SEEDS + 1))) if isinstance(seeds, int) else list(seeds)
+    if isinstance(seeds, int):
+        numbers = list(range(min(seeds, MOST_SEEDS + 1)))
+    else:
+        numbers = list(seeds) if isinstance(seeds, Iterable) else []
     whole = all(isinstance(number, int) and 0 <= number < 2**31 for number in numbers)
     if not numbers or len(numbers) > MOST_SEEDS or not whole or len(set(numbers)) < len(numbers):
         raise InputError(
