@@ -33,6 +33,7 @@ def train(
     seeds: Annotated[int, Parameter(group=TRAINING)] = 1,
     recipe: Annotated[str | None, Parameter(group=TRAINING)] = None,
     preset: Annotated[str | None, Parameter(group=TRAINING)] = None,
+    plain: Annotated[bool, Parameter(negative="", group=TRAINING)] = False,
     epochs: Annotated[int | None, Parameter(group=TRAINING)] = None,
     lr: Annotated[float | None, Parameter(group=TRAINING)] = None,
     weight_decay: Annotated[float | None, Parameter(group=TRAINING)] = None,
@@ -92,6 +93,9 @@ def train(
         Named set of settings: paper, tuned or camelyon16. Other options override it.
     preset
         Model sizes of the paper: mnist-collage or camelyon16.
+    plain
+        Train as in the paper, on features of any width and positions in any unit: its layers, optimiser and schedule,
+        random weights.
     epochs
         Number of passes over the training bags.
     lr
@@ -144,6 +148,7 @@ def train(
     given = {
         "epochs": epochs, "lr": lr, "weight_decay": weight_decay, "optimizer": optimizer, "schedule": schedule,
         "selection": selection, "early_stopping": early_stopping, "device": device, "tensorboard": tensorboard or None,
+        "plain": plain or None,
     }  # fmt: skip
     settings = {name: value for name, value in given.items() if value is not None}
     source = StudyData(

@@ -59,6 +59,11 @@ class TrainingConfig(BaseModel):
     )
     feature_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the encoder's output while training")
 
+    plain: bool = Field(
+        False,
+        description="as in the paper, on features of any width and any unit: its layers, optimiser, schedule, random "
+        "weights",
+    )
     distance_init: Literal["data", "model"] = Field(
         "data", description="where theta and beta start: from the distances in the training bags, or as the model says"
     )

@@ -13,6 +13,7 @@ from dasmil.models.sizes import sizes_only
 from dasmil.tasks import task_from
 from dasmil.train.config import TrainingConfig, training_config
 from dasmil.train.defaults import default_options, default_settings, freely_shaped
+from dasmil.train.recipes import plain_settings
 from dasmil.train.state import RunSpec
 from dasmil.types import Unit
 
@@ -119,6 +120,8 @@ def prepare(model: str, outline: Outline, given: Given) -> Job:
     """Resolve what is to be trained: the user's word first, then the preset's, then what fits bags of this kind."""
     if model not in MODELS:
         raise unknown_name("model", model, MODELS)
+    if given.settings.get("plain"):
+        given = _as_in_the_paper(model, outline, given)
     kind = None if outline.task is None else outline.task["kind"]
     usual = default_settings(model, outline.feature_shape, outline.bags, given.settings, kind)
     config = training_config({**usual, **given.settings})
@@ -129,6 +132,13 @@ def prepare(model: str, outline: Outline, given: Given) -> Job:
     learns = from_data and bool(asked.distance_parameters())
     free = freely_shaped(model, given.preset, given.options, "pooling", "heads")
     return Job(model, given.preset, options, config, outline, asked.position, learns, shaped_by_rule=free)
+
+
+def _as_in_the_paper(model: str, outline: Outline, given: Given) -> Given:
+    """What the user said, on top of the paper's settings and sizes (with a preset: its sizes)."""
+    settings, options = plain_settings(model, outline.feature_shape)
+    sizes = {} if given.preset is not None else options
+    return replace(given, settings={**settings, **given.settings}, options={**sizes, **given.options})
 
 
 def bag_options(name: str, preset: str | None, given: Mapping[str, Any], outline: Outline) -> dict[str, Any]:
