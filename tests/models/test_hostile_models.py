@@ -166,6 +166,10 @@ def test_what_an_option_alone_can_ask_for_is_done_for_a_small_bag(name: str) -> 
     ends = _ends(name)
     assert ends
     for options in ends:
+        if name == "2dmamba-mil" and 1e-12 in options.values():  # a grid of 10^25 cells cannot be held
+            with pytest.raises(InputError, match="tile is the spacing"):
+                create_model(name, **options).eval()(X[:5], XY[:5])
+            continue
         with torch.no_grad():
             assert create_model(name, **options).eval()(X[:5], XY[:5]).logit.isfinite().all(), options
 

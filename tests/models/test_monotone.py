@@ -99,6 +99,7 @@ def test_the_evidence_of_pairs_is_a_log_sum_exp() -> None:
         related = (section[:, None] == section) & ~torch.eye(12, dtype=torch.bool)
         e = query @ key.mT
         for embed, own in ((layer.key_embed, query[:, :, None]), (layer.query_embed, key[:, None])):
+            assert isinstance(embed, Tensor)
             b = phi[..., None] * embed[:, None, None, 0] + (1 - phi[..., None]) * embed[:, None, None, 1]
             e = e + related * (own * b).sum(-1)
         return torch.sigmoid((e / 6**0.5).logsumexp(-1) - layer.threshold[:, None]).T

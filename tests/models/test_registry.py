@@ -173,7 +173,7 @@ def test_public_names() -> None:
 def test_models_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert models_verb() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["Model", "Position", "mnist-collage", "camelyon16", "Paper"]
+    assert lines[0].split() == ["Model", "Position", "mnist-collage", "camelyon16", "MI", "assumption", "Paper"]
     das = next(line for line in lines if line.startswith("das-mil"))
     assert das.split()[1:4] == ["relative", "17,355", "412,251"]
     assert models_verb(json=True) == 0

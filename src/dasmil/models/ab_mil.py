@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from dasmil.models.account import PlainPooling, WeightedPooling
+from dasmil.models.account import ModelAccount, PlainPooling, WeightedPooling
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.monotone import monotone_classifier, shares_of_evidence, sum_of_evidence
 from dasmil.models.options import Count, Size
@@ -36,7 +36,7 @@ class AttentionPooling(nn.Module):
         attention = scores.softmax(-1)
         return Aggregated((attention.unsqueeze(-2) @ z).squeeze(-2), instance_scores=attention)
 
-    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> WeightedPooling:
+    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> ModelAccount:
         weights = self.forward(z, coords, None, section).instance_scores
         assert weights is not None
         return WeightedPooling(z, weights)

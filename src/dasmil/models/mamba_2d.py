@@ -20,7 +20,7 @@ from dasmil.nn.draws import dropout
 from dasmil.nn.nystrom import LayerNorm
 from dasmil.nn.recompute import again_in_backward
 
-Cells = Annotated[int, Range(1, 1 << 16)]
+Cells = Annotated[int, Range(1, 4096)]
 MOST_CELLS = 1 << 20
 
 
@@ -61,7 +61,7 @@ class Mamba2DAggregator(BagByBag):
     ) -> None:
         super().__init__()
         self.enter = Linear(in_features, features)
-        self.empty = nn.Parameter(torch.rand(features))
+        self.empty = nn.Parameter(nn.init.uniform_(torch.empty(features)))
         self.layers = nn.ModuleList(GridLayer(features) for _ in range(layers))
         self.norm = LayerNorm(features)
         self.pooling = AttentionPooling(features, HIDDEN, gated=False)
@@ -80,14 +80,9 @@ class Mamba2DAggregator(BagByBag):
         return found._replace(instance_scores=occupied.shared(found.instance_scores[place]))
 
     def _size(self, cells: Tensor) -> tuple[int, int]:
-        """(height, width) of the grid: as asked for, else the bounding box of the instances."""
+        """(height, width) of the grid: as asked for, or as large as the bounding box of the instances."""
         columns, rows = (int(cells[:, axis].max()) + 1 for axis in (0, 1))
-        height, width = self.height or rows, self.width or columns
-        if rows > height or columns > width:
-            raise InputError(
-                f"instances of a bag fill {rows} x {columns} cells of {self.tile:g}, but the grid has {height} x "
-                f"{width}: make height and width those of the largest slide"
-            )
+        height, width = max(self.height or 1, rows), max(self.width or 1, columns)
         if height * width > MOST_CELLS:
             raise InputError(
                 f"the grid of a bag has {height:,} x {width:,} cells of {self.tile:g}, expected at most "
@@ -100,10 +95,10 @@ class Mamba2D(MILModel):
     """2DMambaMIL: a selective scan over the grid of tiles, then attention pooling over all cells, empty ones included.
 
     tile: the spacing of instances, in the unit of the coordinates (1 where none is given; training takes the distance
-    to the nearest neighbour). height, width: cells of the grid, which the program takes from the largest slide of the
-    data set; none: the bounding box of each bag, so that slides need no common size. Empty cells take part in scan and
-    pooling, so that the two are not the same model. Departs from the program: its PyTorch scan takes decays that it has
-    overwritten, ours is the paper's recurrence; instances in one cell are averaged.
+    to the nearest neighbour). height, width: the least cells of the grid, which the program takes from the largest
+    slide of the data set; none: the bounding box of each bag, so that slides need no common size. Empty cells take part
+    in scan and pooling, so that the two are not the same model. Departs from the program: its PyTorch scan takes decays
+    that it has overwritten, ours is the paper's recurrence; instances in one cell are averaged.
     """
 
     name = "2dmamba-mil"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dasmil.models.ab_mil import AttentionPooling
-from dasmil.models.account import WeightedPooling
+from dasmil.models.account import ModelAccount
 from dasmil.models.bag_by_bag import BagByBag
 from dasmil.models.base import Aggregated, CommonOptions, MILModel
 from dasmil.models.options import Count, Probability, Size
@@ -84,7 +84,7 @@ class MambaAggregator(BagByBag):
     def bag(self, z: Tensor, coords: Tensor, section: Tensor | None) -> Aggregated:
         return self.pooling(self.tokens(z), coords, None, section)
 
-    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> WeightedPooling:
+    def account(self, z: Tensor, coords: Tensor, section: Tensor | None) -> ModelAccount:
         return self.pooling.account(self.tokens(z), coords, section)
 
 

@@ -76,7 +76,7 @@ class WindowBlock(nn.Module):
         self.norm, self.norm2 = LayerNorm(features), LayerNorm(features)
         self.query, self.key, self.value = (Linear(features, features) for _ in range(3))
         self.global_query, self.global_key, self.global_value = (Linear(features, features) for _ in range(3))
-        self.table = nn.Parameter(nn.init.trunc_normal_(torch.empty(heads, REACH, REACH), std=0.02))
+        self.table = nn.Parameter(nn.init.normal_(torch.empty(heads, REACH, REACH), std=0.02))
         self.out = Linear(features, features)
         self.up, self.down = Linear(features, 2 * features), Linear(2 * features, features)
         self.heads, self.dropout = heads, dropout
@@ -123,7 +123,7 @@ class Halving(nn.Module):
     def __init__(self, features: int) -> None:
         super().__init__()
         self.norm, self.global_norm = LayerNorm(features), LayerNorm(features)
-        self.kernel = nn.Parameter(torch.empty(features, 2, 2).uniform_(-0.5, 0.5))
+        self.kernel = nn.Parameter(nn.init.uniform_(torch.empty(features, 2, 2), -0.5, 0.5))
 
     def forward(self, tokens: Tokens, g: Tensor) -> tuple[Tokens, Tensor]:
         cells, of = tokens.cells.div(2, rounding_mode="floor").unique(dim=0, return_inverse=True)
@@ -143,7 +143,7 @@ class SPANAggregator(BagByBag):
     ) -> None:
         super().__init__()
         self.enter, self.enter_global = Linear(in_features, features, bias=False), Linear(in_features, features)
-        self.token = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, in_features), std=1e-4))
+        self.token = nn.Parameter(nn.init.normal_(torch.empty(1, in_features), std=1e-4))
         self.halvings = nn.ModuleList(Halving(features) for _ in range(STAGES - 1))
         self.blocks = nn.ModuleList(WindowBlock(features, heads, dropout) for _ in range(STAGES))
         self.norm = LayerNorm(features)

@@ -54,7 +54,7 @@ class SelectiveScan(nn.Module):
         self.conv = nn.Conv1d(channels, channels, KERNEL, groups=channels, padding=KERNEL - 1)
         self.select = Linear(channels, rank + 2 * STATES, bias=False)
         self.step = Linear(rank, channels)
-        self.log_rate = nn.Parameter(torch.arange(1.0, STATES + 1).log().repeat(channels, 1))
+        self.log_rate = nn.Parameter(torch.tensor([[math.log(k) for k in range(1, STATES + 1)]] * channels))
         self.skip = nn.Parameter(torch.ones(channels))
         self.rank = rank
 
