@@ -22,8 +22,8 @@ def test_lists_and_text_are_the_same_names() -> None:
     text = dasmil.CohortSpec(classes="b,a", feature_columns="x1,x2", covariates="age,stage", times="365,730.5")
     assert spec == text
     assert {name: getattr(spec, name) for name in NAMES} == {
-        "classes": ("b", "a"), "times": ("365", "730.5"), "target_columns": None, "feature_columns": ("x1", "x2"),
-        "covariates": ("age", "stage"),
+        "classes": ("b", "a"), "map": None, "times": ("365", "730.5"), "target_columns": None,
+        "feature_columns": ("x1", "x2"), "covariates": ("age", "stage"),
     }  # fmt: skip
 
 

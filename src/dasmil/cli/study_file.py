@@ -27,8 +27,8 @@ _HEADINGS = {
         "roi", "roi_class", "exclude", "exclude_class",
     ),
     "labels": (
-        "labels", "slide_table", "slide_column", "label_column", "patient_column", "classes", "positive", "time_column",
-        "event_column",
+        "labels", "slide_table", "slide_column", "label_column", "patient_column", "classes", "map", "positive",
+        "time_column", "event_column",
     ),
     "task": ("task",),
     "model": ("model", "models", "preset", "run", "runs"),

@@ -58,6 +58,21 @@ class TableRow:
     of: LabelRow
 
 
+def renamed(rows: Sequence[LabelRow], pairs: Sequence[str]) -> list[LabelRow]:
+    """The rows with classes called otherwise; pairs: "Tumour=tumor", of which the first is a name in the table."""
+    names: dict[str, str] = {}
+    for pair in pairs:
+        before, equals, after = (part.strip() for part in pair.partition("="))
+        if not (before and equals and after):
+            raise InputError(f"--map {shown(pair)}: expected TABLE=CLASS, for example Tumour=tumor")
+        if names.setdefault(before, after) != after:
+            raise InputError(f"--map calls {shown(before)} both {shown(names[before])} and {shown(after)}: keep one")
+    known = {row.label for row in rows if row.label is not None}
+    if (unknown := next((name for name in names if name not in known), None)) is not None:
+        raise InputError(f"--map names {shown(unknown)}, which is no class of the label table: {named(sorted(known))}")
+    return [row if row.label is None else replace(row, label=names.get(row.label, row.label)) for row in rows]
+
+
 def plain_slide(name: str) -> str:
     """A slide's name without folders and without a known file ending: both sides of a match go through it.
 
@@ -278,7 +293,8 @@ def class_names(
         if unknown:
             raise InputError(
                 f"the table has slides of {named(map(shown, unknown))}, expected {given}: "
-                "correct these labels, leave their cells empty, or train with all classes in --classes"
+                "correct these labels, rename them with --map, leave their cells empty, or train with all classes in "
+                "--classes"
             )
         return names
     numbers = {name: as_number(name) for name in found}

@@ -37,7 +37,7 @@ else:
     Names, NO_NAMES = tuple[str, ...] | None, None
 
 PATHS = ("bags", "labels", "slide_table", "scale_table", "roi", "exclude")
-NAMES = ("classes", "times", "target_columns", "feature_columns", "covariates")
+NAMES = ("classes", "map", "times", "target_columns", "feature_columns", "covariates")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,8 @@ class BagSpec:
     classes
         Class names (or grades) in order, separated by commas; the first is class 0. Default: numbers by value, words by
         alphabet, the positive one of two last.
+    map
+        Other names of classes in the label table, separated by commas: Tumour=tumor,Healthy=normal.
     mpp
         Micrometres per level-0 pixel, if the files do not state it; 'nominal' means 10 um / magnification.
     tile_um
@@ -127,6 +129,7 @@ class BagSpec:
     label_column: str | None = None
     patient_column: str | None = None
     classes: Names = NO_NAMES
+    map: Names = NO_NAMES
     mpp: str | float | None = None
     tile_um: float | None = None
     scale_table: PathText = NO_PATH
@@ -180,11 +183,12 @@ class BagSpec:
 
     def read_labels(self, classes: Sequence[str] | None = None) -> list[LabelRow] | None:
         """The label table, or None without one; ``classes`` are labels whatever they are called."""
-        from dasmil.data.labels import read_labels
+        from dasmil.data.labels import read_labels, renamed
 
         if self.labels is None:
             return None
-        return read_labels(self.labels, slide_table=self.slide_table, classes=classes or (), **self._columns())
+        rows = read_labels(self.labels, slide_table=self.slide_table, classes=classes or (), **self._columns())
+        return rows if self.map is None else renamed(rows, self.map)
 
     def asked(self) -> Request | None:
         """The task that columns and options name; None for classification."""
@@ -195,9 +199,9 @@ class BagSpec:
             self.task, self.time_column, self.event_column, self.target_columns, unit=self.time_unit,
             method=self.survival, bins=self.time_bins, loss=self.number_loss, times=self.times, classes=self.classes,
         )  # fmt: skip
-        named = self.label_column is not None or (self.classes is not None and self.task != "ordinal")
-        if asked is not None and named:
-            raise InputError(f"--label-column and --classes are for classification, the task is {asked.kind}")
+        named = (self.label_column, self.map, self.classes if self.task != "ordinal" else None)
+        if asked is not None and any(given is not None for given in named):
+            raise InputError(f"--label-column, --classes and --map are for classification, the task is {asked.kind}")
         return asked
 
     def read_task(self, known: Task | None = None) -> tuple[list[LabelRow] | None, Task | None]:
