@@ -77,4 +77,4 @@ def test_doctor_describes_the_options_of_a_cohort_as_training_does() -> None:
     assert len(shared) > 20
     told: dict[str, Any] = {name: doctor[name].parameter.help for name in shared}
     assert told == {name: train[name].parameter.help for name in shared}
-    assert not doctor.keys() & {"--covariates", "--max-instances", "--classes"}
+    assert not doctor.keys() & {"--covariates", "--max-instances"}
