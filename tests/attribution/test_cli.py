@@ -151,7 +151,7 @@ def test_wrong_use_has_one_clear_message(arguments, message, run, bag_file, tmp_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.h5").write_text("hello")
     with h5py.File(tmp_path / "bare.h5", "w") as file:
-        file["features"] = [[1.0, 2.0]]
+        file["features"] = [[1.0, 2.0], [3.0, 4.0]]
     names = {"RUN": run, "BAG": bag_file, "NOT-A-BAG": tmp_path / "broken.h5", "NO-COORDS": tmp_path / "bare.h5"}
     with pytest.raises(DasmilError, match=message) as caught:
         call(*[names.get(a, a) for a in arguments])

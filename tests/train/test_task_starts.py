@@ -72,7 +72,7 @@ def test_shuffled_times_have_no_rule() -> None:
     assert not run.attempts[0].proven
     assert run.model.config["pooling"] == "mean"
     assert run.attempts[0].epoch == 0
-    assert "no signal detected: concordance 0." in run.attempts[0].reason
+    assert "nothing found: concordance 0." in run.attempts[0].reason
 
 
 def composed(count: int, seed: int) -> list[dasmil.Bag]:

@@ -18,6 +18,9 @@ from dasmil.candidates.objective import Objective
 Array = NDArray[np.float64]
 STANDARD_ERRORS = 1.0
 """A simpler candidate is preferred while its loss is at most this many standard errors above the lowest."""
+KEPT_GAIN = 0.5
+"""A simpler candidate must also keep this share of what the best one gains over a constant guess: among weak candidates
+one that is near a constant guess may lie within the standard error."""
 PRIOR_PATIENTS = 4.0
 """What calibration is drawn back by: so many patients at the steepest point of the loss."""
 
@@ -53,8 +56,8 @@ def select(
 ) -> Selection:
     """The simplest candidate whose paired loss per patient is within a standard error of the lowest.
 
-    candidates: out-of-fold outputs [bags, outputs], the simplest first; constant: those of a constant guess. Where any
-    candidate is better than a constant guess, only those that are can be kept. Where none is, the simplest still is,
+    candidates: out-of-fold outputs [bags, outputs], the simplest first; constant: those of a constant guess. It also
+    keeps half of the best one's gain over a constant guess. Where no candidate gains anything, the simplest is kept,
     and calibration makes its predictions as cautious as they should be.
     """
     usual = float(patient_losses(objective, constant, patients).mean())
@@ -63,8 +66,9 @@ def select(
     worse = {name: own - losses[best] for name, own in losses.items()}
     errors = {name: float(own.std(ddof=1) / np.sqrt(len(own))) for name, own in worse.items()}
     close = [name for name in losses if worse[name].mean() <= STANDARD_ERRORS * errors[name]]
-    useful = [name for name in close if losses[name].mean() < usual]
-    name = (useful or close)[0]
+    gain = usual - float(losses[best].mean())
+    useful = [name for name in close if gain <= 0 or usual - losses[name].mean() >= KEPT_GAIN * gain]
+    name = useful[0]
     weight, bias = calibrate(candidates[name], constant, objective, patients)
     means = {"constant": usual} | {name: float(values.mean()) for name, values in losses.items()}
     return Selection(name, weight, tuple(bias.tolist()), means, errors)

@@ -84,7 +84,7 @@ def reproduce(
         )
         return 2
     rows = [name.strip() for name in models.split(",") if name.strip()] if models else None
-    asked = paper.Request(target, protocol, rows, [data] if data else None, seeds, quick, train=not tables)
+    asked = paper.ReproductionRequest(target, protocol, rows, [data] if data else None, seeds, quick, train=not tables)
     with Display() as display:
         outcome = paper.reproduce(asked, folders, engine.options(), display.units)
     if json:

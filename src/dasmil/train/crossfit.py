@@ -34,6 +34,8 @@ class Recipe:
     patience: int = 10
     distance_lr: float = 4.0
     """Step of theta and beta as a share of their start, in units of lr."""
+    clip: float | None = None
+    """Largest norm of a gradient; None: any. Clipping takes weight from the bags that are judged wrongly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +157,8 @@ def _epoch(
         gradient = new if gradient is None else gradient.add_(new)
         if (index + 1) % recipe.accumulate == 0 or index + 1 == n:
             gradient.div_(recipe.accumulate)
-            clip_gradient(gradient, 1.0)
+            if recipe.clip is not None:
+                clip_gradient(gradient, recipe.clip)
             optimizer.step(gradient, lr)
             gradient = None
 

@@ -37,8 +37,8 @@ FEATURES, HIDDEN = 64, 32
 """Sizes of the attention model: encoded features and hidden units."""
 COMPONENTS = 256
 """Wider features are read in so many principal components: they hold nearly all variance and train faster."""
-AB_MIL = Recipe(epochs=30, lr=5e-4, weight_decay=1e-3, accumulate=8, instances=512, patience=6)
-DAS_MIL = Recipe(epochs=40, lr=5e-3, weight_decay=1e-2, accumulate=4, instances=1000, patience=5)
+AB_MIL = Recipe(epochs=30, lr=5e-4, weight_decay=1e-3, accumulate=8, patience=6)
+DAS_MIL = Recipe(epochs=40, lr=5e-3, weight_decay=1e-2, accumulate=4, instances=1000, patience=5, clip=1.0)
 ENOUGH = 0.05
 """A candidate whose out-of-fold loss is below this share of a constant guess leaves nothing to gain."""
 SAMPLED = 25_000
