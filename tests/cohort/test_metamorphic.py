@@ -99,8 +99,10 @@ def test_the_order_of_slides_and_rows_changes_no_training(slides: Path, tmp_path
     (tmp_path / "labels.csv").write_text("\n".join([head, *rows[::-1]]))
     arguments = ("train", "--bags", slides / "bags", "--labels", tmp_path / "labels.csv", *FAST)
     assert run(*arguments, "--out", tmp_path / "run") == 0
-    read = lambda folder: json.loads((folder / "config.json").read_text())["data"]["held_out"]  # noqa: E731
-    assert read(tmp_path / "run") == read(slides / "run")
+    splits = [
+        json.loads((folder / "run" / "config.json").read_text())["data"]["held_out"] for folder in (tmp_path, slides)
+    ]
+    assert splits[0] == splits[1]
     expected = logits(slides / "run", slides / "new", tmp_path / "new.csv")
     assert logits(tmp_path / "run", slides / "new", tmp_path / "again.csv") == pytest.approx(expected, abs=1e-6)
 

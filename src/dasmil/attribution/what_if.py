@@ -1,4 +1,4 @@
-"""What would the model say of a part of the bag? Instances are removed, and everything is computed again."""
+"""The prediction for a part of a bag: instances are removed, and the model computes logit and contributions again."""
 
 from __future__ import annotations
 

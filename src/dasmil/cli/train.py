@@ -125,8 +125,8 @@ def train(
         Recalibrate probabilities by a map that is fitted on out-of-fold (or validation) predictions and saved with the
         run; predict and evaluate apply it unless --recalibrate none is given.
     subgroups
-        Of one's own bags: columns of the label table, or cuts of numbers, separated by commas (site,sex,age>65): the
-        report compares the score in these subgroups of patients.
+        Columns of the label table, or cuts of numbers, separated by commas (site,sex,age>65). The report compares the
+        score in these subgroups of patients.
     resume
         Resume the run in --out after an interruption.
     json

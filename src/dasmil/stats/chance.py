@@ -20,7 +20,7 @@ EXACT_PAIRS = 2500
 
 
 def smallest_auroc(sets: Sequence[tuple[int, int]], level: float = LEVEL) -> float | None:
-    """The smallest AUROC that is better than chance: blind guesses reach it in (1 - level) / 2 of all cases at most.
+    """The smallest AUROC better than chance: a useless model reaches it in (1 - level) / 2 of all cases at most.
 
     sets: numbers of positive and negative bags (or patients, where a patient has several bags); of several sets, the
     folds of a cross-validation, the mean of their AUROCs is meant. One set of at most 2,500 pairs has the exact

@@ -42,7 +42,7 @@ def _over_folds(runs: Sequence[Run], split: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class FoldAnswers:
-    """What every seed (or a baseline) says of the bags of a fold; reference: the values of its training bags."""
+    """Predictions of every seed (or a baseline) for the bags of a fold; reference: the values of its training bags."""
 
     task: Task
     reference: Array

@@ -13,7 +13,7 @@ from dasmil.models.base import MILModel
 from dasmil.nn.encoder import LinearReLU
 
 STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 2000, 20, 200
-MOST_SURVIVAL_EPOCHS = 50  # what censored times say of a few dozen patients is soon overfitted
+MOST_SURVIVAL_EPOCHS = 50  # censored times of a few dozen patients overfit soon
 BAGS_PER_STEP, SURVIVAL_BAGS_PER_STEP = 4, 16
 FEATURE_VECTORS: dict[str, Any] = {
     "accumulate": BAGS_PER_STEP, "clip": 1.0, "schedule": "hold-linear", "enough": 0.01,
